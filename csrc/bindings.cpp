@@ -1,0 +1,138 @@
+// The Python face of the native part: plain dictionaries in and out; ortlock/native.py gives them types.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <dlfcn.h>
+
+#include "cudnn/attribution.h"
+#include "cudnn/descriptors.h"
+#include "cudnn/functions.h"
+#include "cudnn/session.h"
+
+namespace py = pybind11;
+
+namespace ortlock {
+namespace {
+
+using cudnn::interposer;
+
+const char* style_of(const interpose::State& state) {
+  if (!state.attached) return "none";
+  if (state.direct) return state.dlsym_used ? "both" : "direct";
+  return state.dlsym ? "dlsym" : "none";
+}
+
+py::tuple strings(const std::vector<std::string>& values) {
+  py::tuple result(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) result[i] = values[i];
+  return result;
+}
+
+py::dict describe_state(const interpose::State& state) {
+  py::dict calls;
+  const auto counts = cudnn::call_counts();
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] != 0) calls[cudnn::function_name(static_cast<cudnn::Function>(i))] = counts[i];
+  }
+  std::size_t version = 0;
+  // Asked of the provider's own cuDNN, which is in the process only once something has loaded it.
+  if (auto* get_version = reinterpret_cast<std::size_t (*)()>(interposer().target_symbol("cudnnGetVersion"))) {
+    version = get_version();
+  }
+  py::dict result;
+  result["loaded"] = state.loaded;
+  result["attached"] = state.attached;
+  result["style"] = style_of(state);
+  result["provider_path"] = state.library_path.empty() ? py::object(py::none()) : py::str(state.library_path);
+  result["slots"] = state.slots;
+  result["resolved_before"] = strings(state.resolved_before);
+  result["cudnn_path"] = state.target_path.empty() ? py::object(py::none()) : py::str(state.target_path);
+  result["cudnn_version"] = version;
+  result["calls"] = calls;
+  result["faults"] = strings(state.faults);
+  return result;
+}
+
+py::dict attach(const std::string& library) {
+  interpose::State state;
+  {
+    py::gil_scoped_release unlocked;
+    state = interposer().attach(library);
+  }
+  return describe_state(state);
+}
+
+py::dict detach() {
+  interpose::State state;
+  {
+    py::gil_scoped_release unlocked;
+    state = interposer().detach();
+    cudnn::descriptors().clear();
+  }
+  return describe_state(state);
+}
+
+py::dict describe_plan(const cudnn::PlanRecord& plan) {
+  py::dict result;
+  result["api"] = plan.api;
+  result["operation"] = plan.what.operation;
+  result["tensors"] = strings(plan.what.tensors);
+  result["attributes"] = plan.what.attributes;
+  result["engine"] = plan.engine;
+  py::tuple knobs(plan.knobs.size());
+  for (std::size_t i = 0; i < plan.knobs.size(); ++i) knobs[i] = py::make_tuple(plan.knobs[i].first, plan.knobs[i].second);
+  result["knobs"] = knobs;
+  result["math_type"] = plan.math_type;
+  result["numerical_notes"] = strings(plan.numerical_notes);
+  result["behavior_notes"] = strings(plan.behavior_notes);
+  result["workspace_bytes"] = plan.workspace_bytes;
+  result["status"] = plan.status;
+  result["count"] = plan.count;
+  return result;
+}
+
+py::dict records(std::int64_t token) {
+  const auto session = cudnn::find_session(token);
+  if (!session) throw py::key_error("no session has the token " + std::to_string(token));
+  const auto snapshot = session->snapshot();
+  py::list plans, failures;
+  for (const auto& plan : snapshot.plans) plans.append(describe_plan(plan));
+  for (const auto& failure : snapshot.failures) {
+    py::dict entry;
+    entry["operation"] = failure.what.operation;
+    entry["tensors"] = strings(failure.what.tensors);
+    entry["attributes"] = failure.what.attributes;
+    entry["candidates"] = failure.candidates;
+    entry["let_through"] = failure.let_through;
+    failures.append(entry);
+  }
+  py::dict result;
+  result["calls"] = snapshot.calls;
+  result["executions"] = snapshot.executions;
+  result["dropped"] = snapshot.dropped;
+  result["plans"] = plans;
+  result["failures"] = failures;
+  return result;
+}
+
+std::int64_t open_session(int policy) {
+  if (policy < 0 || policy > 2) throw py::value_error("policy must be 0 (observe), 1 (pin) or 2 (strict)");
+  return cudnn::open_session(static_cast<cudnn::Policy>(policy));
+}
+
+}  // namespace
+}  // namespace ortlock
+
+PYBIND11_MODULE(_native, module) {
+  module.doc() = "Native part of ortlock; use it through ortlock.native.";
+  module.def("attach", &ortlock::attach, py::arg("library"));
+  module.def("detach", &ortlock::detach);
+  module.def("state", [] { return ortlock::describe_state(ortlock::cudnn::interposer().state()); });
+  module.def("open_session", &ortlock::open_session, py::arg("policy"));
+  module.def("close_session", &ortlock::cudnn::close_session, py::arg("token"));
+  module.def("enter", &ortlock::cudnn::enter, py::arg("token"));
+  module.def("leave", &ortlock::cudnn::leave, py::arg("previous"));
+  module.def("begin_async", &ortlock::cudnn::begin_async, py::arg("token"));
+  module.def("end_async", &ortlock::cudnn::end_async, py::arg("token"));
+  module.def("records", &ortlock::records, py::arg("token"));
+}

@@ -1,0 +1,116 @@
+#include "cudnn/engine_config.h"
+
+#include <algorithm>
+#include <array>
+
+#include "cudnn/functions.h"
+
+namespace ortlock::cudnn {
+namespace {
+
+bool get(BackendDescriptor descriptor, int name, int type, std::int64_t requested, std::int64_t* count, void* values) {
+  auto* get_attribute = real<Function::cudnnBackendGetAttribute>();
+  return get_attribute && get_attribute(descriptor, name, type, requested, count, values) == CUDNN_STATUS_SUCCESS;
+}
+
+bool set(BackendDescriptor descriptor, int name, int type, const void* value) {
+  auto* set_attribute = real<Function::cudnnBackendSetAttribute>();
+  return set_attribute && set_attribute(descriptor, name, type, 1, value) == CUDNN_STATUS_SUCCESS;
+}
+
+std::vector<int> read_note_list(BackendDescriptor engine, int name, int type, bool& known) {
+  std::array<int, 32> notes{};
+  std::int64_t count = 0;
+  if (!get(engine, name, type, static_cast<std::int64_t>(notes.size()), &count, notes.data())) {
+    known = false;
+    return {};
+  }
+  return {notes.begin(), notes.begin() + std::min<std::int64_t>(count, static_cast<std::int64_t>(notes.size()))};
+}
+
+}  // namespace
+
+OwnedDescriptor::OwnedDescriptor(int type) noexcept {
+  auto* create = real<Function::cudnnBackendCreateDescriptor>();
+  if (!create || create(type, &descriptor_) != CUDNN_STATUS_SUCCESS) descriptor_ = nullptr;
+}
+
+OwnedDescriptor::~OwnedDescriptor() {
+  if (!descriptor_) return;
+  if (auto* destroy = real<Function::cudnnBackendDestroyDescriptor>()) destroy(descriptor_);
+}
+
+bool EngineNotes::nondeterministic() const {
+  return std::find(numerical.begin(), numerical.end(), CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) != numerical.end();
+}
+
+EngineNotes read_notes(BackendDescriptor config) {
+  EngineNotes notes;
+  const OwnedDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  BackendDescriptor descriptor = engine.get();
+  std::int64_t count = 0;
+  if (!engine ||
+      !get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &descriptor)) {
+    return notes;
+  }
+  notes.known = get(descriptor, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count, &notes.engine);
+  notes.numerical =
+      read_note_list(descriptor, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, notes.known);
+  bool behavior_known = true;
+  notes.behavior =
+      read_note_list(descriptor, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, behavior_known);
+  return notes;
+}
+
+std::vector<std::pair<std::int64_t, std::int64_t>> read_knobs(BackendDescriptor config) {
+  std::int64_t available = 0;
+  if (!get(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &available, nullptr)) return {};
+  std::vector<OwnedDescriptor> owners;
+  std::vector<BackendDescriptor> choices;
+  for (std::int64_t i = 0; i < available; ++i) {
+    owners.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+    if (!owners.back()) return {};
+    choices.push_back(owners.back().get());
+  }
+  std::int64_t count = 0;
+  if (available == 0 || !get(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, available,
+                             &count, choices.data())) {
+    return {};
+  }
+  std::vector<std::pair<std::int64_t, std::int64_t>> knobs;
+  for (std::int64_t i = 0; i < std::min(count, available); ++i) {
+    int type = -1;
+    std::int64_t value = 0, one = 0;
+    const BackendDescriptor choice = choices[static_cast<std::size_t>(i)];
+    if (get(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &one, &type) &&
+        get(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &one, &value)) {
+      knobs.emplace_back(type, value);
+    }
+  }
+  std::sort(knobs.begin(), knobs.end());
+  return knobs;
+}
+
+std::int64_t read_workspace(BackendDescriptor plan) {
+  std::int64_t bytes = -1, count = 0;
+  return get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes) ? bytes : -1;
+}
+
+bool plan_can_be_made(Handle handle, BackendDescriptor config) {
+  const OwnedDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  auto* finalize = real<Function::cudnnBackendFinalize>();
+  return plan && finalize && set(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, &handle) &&
+         set(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, &config) &&
+         finalize(plan.get()) == CUDNN_STATUS_SUCCESS;
+}
+
+std::vector<std::string> note_names(const std::vector<int>& notes, const char* const* names, std::size_t count) {
+  std::vector<std::string> result;
+  for (const int note : notes) {
+    const bool named = note >= 0 && static_cast<std::size_t>(note) < count;
+    result.push_back(named ? names[note] : "NOTE_" + std::to_string(note));
+  }
+  return result;
+}
+
+}  // namespace ortlock::cudnn

@@ -1,0 +1,70 @@
+#include "cudnn/session.h"
+
+#include <string_view>
+
+namespace ortlock::cudnn {
+namespace {
+
+// Enough for any model whose shapes settle; past it further choices are counted, not listed.
+constexpr std::size_t kMaxPlans = 10000;
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const auto& part : parts) {
+    text += part;
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string Description::key() const { return operation + '\n' + join(tensors) + attributes; }
+
+void Session::add_calls(std::uint64_t calls, std::uint64_t executions) {
+  calls_.fetch_add(calls, std::memory_order_relaxed);
+  executions_.fetch_add(executions, std::memory_order_relaxed);
+}
+
+void Session::record(PlanRecord plan) {
+  const std::string operation = plan.what.key();
+  std::string key = operation + '\n' + plan.api + '\n' + plan.status + '\n' + std::to_string(plan.engine);
+  for (const auto& [type, value] : plan.knobs) key += ' ' + std::to_string(type) + '=' + std::to_string(value);
+  if (plan.math_type) key += " math " + std::to_string(*plan.math_type);
+
+  const std::lock_guard lock(mutex_);
+  // A deterministic plan after all: another query of the provider's found one.
+  if (plan.status == std::string_view(kUsed) && failures_.erase(operation) != 0) {
+    events_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  const auto found = plans_.find(key);
+  if (found != plans_.end()) {
+    ++found->second.count;
+    return;
+  }
+  if (plan.status == std::string_view(kLetThrough)) events_.fetch_add(1, std::memory_order_relaxed);
+  if (plans_.size() >= kMaxPlans) {
+    ++dropped_;
+    return;
+  }
+  plans_.emplace(std::move(key), std::move(plan));
+}
+
+void Session::record_failure(PlanFailure failure) {
+  std::string key = failure.what.key();
+  const std::lock_guard lock(mutex_);
+  if (failures_.size() < kMaxPlans && failures_.emplace(std::move(key), std::move(failure)).second) {
+    events_.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+Session::Snapshot Session::snapshot() const {
+  Snapshot copy{calls_.load(std::memory_order_relaxed), executions_.load(std::memory_order_relaxed), 0, {}, {}};
+  const std::lock_guard lock(mutex_);
+  copy.dropped = dropped_;
+  for (const auto& entry : plans_) copy.plans.push_back(entry.second);
+  for (const auto& entry : failures_) copy.failures.push_back(entry.second);
+  return copy;
+}
+
+}  // namespace ortlock::cudnn

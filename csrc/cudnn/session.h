@@ -1,0 +1,100 @@
+// What a session (a token) is allowed to run and what it was seen to run.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ortlock::cudnn {
+
+enum class Policy { observe = 0, pin = 1, strict = 2 };
+
+// An operation in words: what it is, on which shapes and types, with which attributes.
+struct Description {
+  std::string operation;
+  std::vector<std::string> tensors;
+  std::string attributes;
+
+  std::string key() const;
+};
+
+struct PlanRecord {
+  const char* api = "graph";
+  Description what;
+  std::int64_t engine = -1;
+  std::vector<std::pair<std::int64_t, std::int64_t>> knobs;
+  std::optional<int> math_type;
+  std::vector<std::string> numerical_notes;
+  std::vector<std::string> behavior_notes;
+  std::int64_t workspace_bytes = 0;
+  const char* status = "used";
+  std::uint64_t count = 1;
+};
+
+inline constexpr const char* kUsed = "used";
+inline constexpr const char* kRefused = "refused";
+inline constexpr const char* kLetThrough = "let through";
+
+struct PlanFailure {
+  Description what;
+  std::int64_t candidates = 0;
+  bool let_through = false;
+};
+
+class Session {
+ public:
+  Session(std::int64_t token, Policy policy) : token_(token), policy_(policy) {}
+
+  std::int64_t token() const { return token_; }
+  Policy policy() const { return policy_; }
+  bool enforces() const { return policy_ != Policy::observe; }
+
+  void add_calls(std::uint64_t calls, std::uint64_t executions);
+  void record(PlanRecord plan);
+  void record_failure(PlanFailure failure);
+  std::int64_t events() const { return events_.load(std::memory_order_relaxed); }
+
+  struct Snapshot {
+    std::uint64_t calls;
+    std::uint64_t executions;
+    std::uint64_t dropped;
+    std::vector<PlanRecord> plans;
+    std::vector<PlanFailure> failures;
+  };
+  Snapshot snapshot() const;
+
+ private:
+  const std::int64_t token_;
+  const Policy policy_;
+  std::atomic<std::uint64_t> calls_{0};
+  std::atomic<std::uint64_t> executions_{0};
+  std::atomic<std::int64_t> events_{0};
+  mutable std::mutex mutex_;
+  std::map<std::string, PlanRecord> plans_;
+  std::map<std::string, PlanFailure> failures_;
+  std::uint64_t dropped_ = 0;
+};
+
+using SessionPtr = std::shared_ptr<Session>;
+
+// Tokens and the threads that work for them.
+std::int64_t open_session(Policy policy);
+void close_session(std::int64_t token);
+SessionPtr find_session(std::int64_t token);
+
+// The calls of this thread belong to `token` (0: to nobody) until leave(). Returns what was in force before.
+std::int64_t enter(std::int64_t token);
+// Ends enter(); returns the number of events of the session that is left.
+std::int64_t leave(std::int64_t previous);
+
+// Calls on threads that work for nobody belong to `token` in between, unless their cuDNN handle says otherwise.
+void begin_async(std::int64_t token);
+void end_async(std::int64_t token);
+
+}  // namespace ortlock::cudnn

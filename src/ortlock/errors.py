@@ -1,0 +1,30 @@
+"""What ortlock raises and warns with."""
+
+from __future__ import annotations
+
+
+class OrtlockError(Exception):
+    """Base of every error that ortlock itself raises. ONNX Runtime's own errors pass through unchanged."""
+
+
+class NotReproducibleError(OrtlockError):
+    """Strict mode cannot promise the same bits.
+
+    Attributes:
+        subject: the node, operation, setting or provider that the promise fails on.
+        reason: why the same bits cannot be promised.
+        remedy: what the caller can do about it.
+    """
+
+    def __init__(self, subject: str, reason: str, remedy: str) -> None:
+        self.subject = subject
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{subject}: {reason} Remedy: {remedy}")
+
+    def __reduce__(self) -> tuple[type[NotReproducibleError], tuple[str, str, str]]:
+        return (type(self), (self.subject, self.reason, self.remedy))
+
+
+class ReproducibilityWarning(UserWarning):
+    """Pin mode changed a setting of the caller's, or could not promise the same bits."""
