@@ -99,6 +99,7 @@ bool worth_watching(int name) noexcept {
     case CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH:
     case CUDNN_ATTR_EXECUTION_PLAN_HANDLE:
     case CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG:
+    case CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP:
       return true;
     default:
       break;

@@ -8,6 +8,8 @@
 namespace ortlock::cudnn {
 namespace {
 
+constexpr std::size_t kMaxKnobs = 64;  // cuDNN 9.19 has 44 knob types
+
 bool get(BackendDescriptor descriptor, int name, int type, std::int64_t requested, std::int64_t* count, void* values) {
   auto* get_attribute = real<Function::cudnnBackendGetAttribute>();
   return get_attribute && get_attribute(descriptor, name, type, requested, count, values) == CUDNN_STATUS_SUCCESS;
@@ -63,27 +65,25 @@ EngineNotes read_notes(BackendDescriptor config) {
 }
 
 std::vector<std::pair<std::int64_t, std::int64_t>> read_knobs(BackendDescriptor config) {
-  std::int64_t available = 0;
-  if (!get(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &available, nullptr)) return {};
-  std::vector<OwnedDescriptor> owners;
-  std::vector<BackendDescriptor> choices;
-  for (std::int64_t i = 0; i < available; ++i) {
-    owners.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
-    if (!owners.back()) return {};
-    choices.push_back(owners.back().get());
+  // cuDNN does not tell the number beforehand (it answers 0), so there must be room for every knob type.
+  std::array<OwnedDescriptor, kMaxKnobs> owners;
+  std::array<BackendDescriptor, kMaxKnobs> choices{};
+  for (std::size_t i = 0; i < kMaxKnobs; ++i) {
+    owners[i] = OwnedDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+    if (!owners[i]) return {};
+    choices[i] = owners[i].get();
   }
   std::int64_t count = 0;
-  if (available == 0 || !get(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, available,
-                             &count, choices.data())) {
+  if (!get(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, kMaxKnobs, &count,
+           choices.data())) {
     return {};
   }
   std::vector<std::pair<std::int64_t, std::int64_t>> knobs;
-  for (std::int64_t i = 0; i < std::min(count, available); ++i) {
+  for (std::size_t i = 0; i < std::min(static_cast<std::size_t>(count), kMaxKnobs); ++i) {
     int type = -1;
     std::int64_t value = 0, one = 0;
-    const BackendDescriptor choice = choices[static_cast<std::size_t>(i)];
-    if (get(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &one, &type) &&
-        get(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &one, &value)) {
+    if (get(choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &one, &type) &&
+        get(choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &one, &value)) {
       knobs.emplace_back(type, value);
     }
   }
@@ -96,11 +96,16 @@ std::int64_t read_workspace(BackendDescriptor plan) {
   return get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes) ? bytes : -1;
 }
 
-bool plan_can_be_made(Handle handle, BackendDescriptor config) {
+bool plan_can_be_made(const Watched& like, BackendDescriptor config) {
   const OwnedDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
   auto* finalize = real<Function::cudnnBackendFinalize>();
-  return plan && finalize && set(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, &handle) &&
-         set(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, &config) &&
+  if (!plan || !finalize) return false;
+  // The device that the plan is for: a handle, or properties of a device that need not be present.
+  for (const int name : {CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP}) {
+    const Attribute* attribute = like.find(name);
+    if (attribute && !set(plan.get(), name, attribute->type, attribute->bytes.data())) return false;
+  }
+  return set(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, &config) &&
          finalize(plan.get()) == CUDNN_STATUS_SUCCESS;
 }
 

@@ -7,18 +7,23 @@
 #include <vector>
 
 #include "cudnn/abi.h"
+#include "cudnn/descriptors.h"
 
 namespace ortlock::cudnn {
 
 // Owns a descriptor made by the real cuDNN, out of the provider's sight.
 class OwnedDescriptor {
  public:
+  OwnedDescriptor() noexcept = default;
   explicit OwnedDescriptor(int type) noexcept;
   ~OwnedDescriptor();
-  OwnedDescriptor(OwnedDescriptor&& other) noexcept : descriptor_(other.descriptor_) { other.descriptor_ = nullptr; }
+  OwnedDescriptor(OwnedDescriptor&& other) noexcept : descriptor_(std::exchange(other.descriptor_, nullptr)) {}
+  OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
   OwnedDescriptor(const OwnedDescriptor&) = delete;
   OwnedDescriptor& operator=(const OwnedDescriptor&) = delete;
-  OwnedDescriptor& operator=(OwnedDescriptor&&) = delete;
 
   BackendDescriptor get() const { return descriptor_; }
   explicit operator bool() const { return descriptor_ != nullptr; }
@@ -40,8 +45,8 @@ EngineNotes read_notes(BackendDescriptor config);
 std::vector<std::pair<std::int64_t, std::int64_t>> read_knobs(BackendDescriptor config);
 std::int64_t read_workspace(BackendDescriptor plan);
 
-// True if cuDNN can make a plan of `config` for `handle`; the plan is destroyed again.
-bool plan_can_be_made(Handle handle, BackendDescriptor config);
+// True if cuDNN can make a plan of `config` for the device of the plan `like`; it is destroyed again.
+bool plan_can_be_made(const Watched& like, BackendDescriptor config);
 
 std::vector<std::string> note_names(const std::vector<int>& notes, const char* const* names, std::size_t count);
 

@@ -22,7 +22,7 @@ T value_of(const Attribute* attribute) {
 }
 
 // True if a later candidate of the same query is deterministic and can be made. cuDNN is asked once per query.
-bool deterministic_alternative(Handle handle, const Watched& config) {
+bool deterministic_alternative(const Watched& plan, const Watched& config) {
   Candidates& candidates = *config.candidates;
   const std::lock_guard lock(candidates.mutex);
   if (!candidates.searched || candidates.first_deterministic <= config.rank) {
@@ -31,7 +31,7 @@ bool deterministic_alternative(Handle handle, const Watched& config) {
       const BackendDescriptor other = candidates.configs[i];
       if (!other) continue;
       const EngineNotes notes = read_notes(other);
-      if (notes.known && !notes.nondeterministic() && plan_can_be_made(handle, other)) break;
+      if (notes.known && !notes.nondeterministic() && plan_can_be_made(plan, other)) break;
     }
     candidates.first_deterministic = i;
     candidates.searched = true;
@@ -54,7 +54,6 @@ PlanRecord plan_record(const Description& what, const EngineNotes& notes, Backen
 // Decides about one plan: refuses it, or finalizes and records it.
 Status finalize_plan(BackendDescriptor plan, const Watched& watched, const SessionPtr& session) {
   auto* finalize = real<Function::cudnnBackendFinalize>();
-  const auto handle = value_of<Handle>(watched.find(CUDNN_ATTR_EXECUTION_PLAN_HANDLE));
   const Attribute* attribute = watched.find(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
   const auto config = value_of<BackendDescriptor>(attribute);
   const WatchedPtr config_watched = attribute->objects.empty() ? nullptr : attribute->objects[0];
@@ -66,7 +65,7 @@ Status finalize_plan(BackendDescriptor plan, const Watched& watched, const Sessi
 
   const char* accepted = notes.nondeterministic() ? kLetThrough : kUsed;
   if (notes.nondeterministic() && session->enforces()) {
-    if (candidates && deterministic_alternative(handle, *config_watched)) {
+    if (candidates && deterministic_alternative(watched, *config_watched)) {
       session->record(plan_record(what, notes, config, kRefused));
       return CUDNN_STATUS_NOT_SUPPORTED;
     }

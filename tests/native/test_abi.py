@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
 from pathlib import Path
 
 import pytest
 
+from .building import cudnn_wheels
+
 ABI = Path(__file__).resolve().parents[2] / "csrc" / "cudnn" / "abi.h"
 
 
 def _headers() -> str:
-    """Text of the headers of the ``nvidia-cudnn-cu13`` wheel, wherever it is."""
-    folders = [Path(os.environ["ORTLOCK_CUDNN_WHEEL"])] if "ORTLOCK_CUDNN_WHEEL" in os.environ else []
-    spec = importlib.util.find_spec("nvidia")
-    folders += [Path(folder).parent for folder in (spec.submodule_search_locations or [])] if spec else []
-    for folder in folders:
-        include = folder / "nvidia" / "cudnn" / "include"
-        if include.is_dir():
-            return "\n".join(path.read_text() for path in sorted(include.glob("*_v9.h")))
-    pytest.skip("cuDNN's headers are not installed: pip install nvidia-cudnn-cu13, or set ORTLOCK_CUDNN_WHEEL")
+    """Text of the headers of the ``nvidia-cudnn-cu13`` wheel."""
+    include = cudnn_wheels() / "cudnn" / "include"
+    return "\n".join(path.read_text() for path in sorted(include.glob("*_v9.h")))
 
 
 @pytest.fixture(scope="module")

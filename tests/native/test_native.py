@@ -6,48 +6,22 @@ lasts as long as a process, so no case could follow another in one.
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from .building import build
+
 SANITIZERS = ("none", "address", "thread")
-
-
-def _tool(name: str) -> str:
-    """Find a build tool beside this Python, where pip puts it, else on the path."""
-    found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    if found is None:
-        pytest.fail(f"{name} is needed to build the native tests; it comes with the extra 'test'")
-    return found
-
-
-def _build(sanitizer: str, folder: Path) -> Path:
-    options = [
-        "-DORTLOCK_BUILD_MODULE=OFF",
-        "-DORTLOCK_BUILD_TESTS=ON",
-        "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
-        f"-DORTLOCK_SANITIZER={'' if sanitizer == 'none' else sanitizer}",
-        f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}",
-    ]
-    for command in (
-        [_tool("cmake"), "-S", str(ROOT), "-B", str(folder), "-G", "Ninja", *options],
-        [_tool("cmake"), "--build", str(folder)],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
-    return folder / "tests" / "native" / "native_tests"
 
 
 @pytest.fixture(scope="module", params=SANITIZERS)
 def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """The test program, built with one sanitizer."""
     sanitizer: str = request.param
-    return sanitizer, _build(sanitizer, tmp_path_factory.mktemp(f"native_{sanitizer}"))
+    folder = build(tmp_path_factory.mktemp(f"native_{sanitizer}"), "" if sanitizer == "none" else sanitizer)
+    return sanitizer, folder / "native_tests"
 
 
 def _case_names() -> list[str]:

@@ -27,7 +27,7 @@ _CONV = ("Conv", "ConvTranspose", "FusedConv", "NhwcConv", "NhwcFusedConv")
 _GEMM = ("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "TransposeMatMul")
 _REDUCTIONS = (
     *("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
-    *("ReduceProd", "ReduceMax", "ReduceMin"),
+    "ReduceProd",
 )
 _TIMED = "Times the candidates and runs the fastest, so the choice of kernel depends on the load of the moment."
 _TUNABLE = "TunableOp " + _TIMED[0].lower() + _TIMED[1:]
@@ -39,15 +39,21 @@ def _session(key: str, effect: str, **fields: Any) -> Setting:
 
 
 def _config(key: str, provider: str | None, versions: dict[str, Any], effect: str, **fields: Any) -> Setting:
-    return Setting(key, Kind.CONFIG_ENTRY, provider, effect, **({"evidence": _STRINGS, "default": ""} | versions | fields))
+    return Setting(
+        key, Kind.CONFIG_ENTRY, provider, effect, **({"evidence": _STRINGS, "default": ""} | versions | fields)
+    )
 
 
 def _cuda(key: str, versions: dict[str, Any], effect: str, **fields: Any) -> Setting:
     return Setting(key, Kind.PROVIDER_OPTION, CUDA, effect, **({"evidence": _STRINGS} | versions | fields))
 
 
-def _env(key: str, provider: str | None, versions: dict[str, Any], effect: str = _OTHER_KERNEL, **fields: Any) -> Setting:
-    return Setting(key, Kind.ENVIRONMENT, provider, effect, **({"evidence": _STRINGS, "default": ""} | versions | fields))
+def _env(
+    key: str, provider: str | None, versions: dict[str, Any], effect: str = _OTHER_KERNEL, **fields: Any
+) -> Setting:
+    return Setting(
+        key, Kind.ENVIRONMENT, provider, effect, **({"evidence": _STRINGS, "default": ""} | versions | fields)
+    )
 
 
 _SESSION_OPTIONS = (
@@ -102,7 +108,7 @@ _SESSION_OPTIONS = (
         default="1",
         since="1.26",
         absent="1.19",
-        evidence="ORT 1.32.0 takes intra_op_num_threads for sessions with a pool of their own only.",
+        evidence="ORT 1.32.0 refuses such a session where no process-wide pool was made.",
     ),
 )
 
@@ -170,16 +176,26 @@ _CONFIG_ENTRIES = (
     _config("ep.cuda.gqa_workspace_max_total_sequence_length", CUDA, _FROM_1_31, "Sizes an attention workspace."),
     _config("session.kernel_dispatch_policy", CUDA, _FROM_1_32, _OTHER_KERNEL),
     _config(
-        "session.name_based_layer_assignment", None, _FROM_1_31, "Moves nodes to another provider, which rounds differently."
+        "session.name_based_layer_assignment",
+        None,
+        _FROM_1_31,
+        "Moves nodes to another provider, which rounds differently.",
     ),
     _config(
-        "session.layer_assignment_settings", None, _FROM_1_26, "Moves nodes to another provider, which rounds differently."
+        "session.layer_assignment_settings",
+        None,
+        _FROM_1_26,
+        "Moves nodes to another provider, which rounds differently.",
     ),
     _config(
         "session.disable_cpu_ep_fallback", None, _OLD, "Makes session creation fail where a node would go to the CPU."
     ),
     _config(
-        "optimization.enable_gelu_approximation", CUDA, _OLD, "Replaces Gelu by an approximation: other values.", default="0"
+        "optimization.enable_gelu_approximation",
+        None,
+        _OLD,
+        "Replaces Gelu by an approximation: other values.",
+        default="0",
     ),
     _config("optimization.disable_specified_optimizers", None, _OLD, "Leaves graph rewrites out: changes the fusions."),
     _config("optimization.enable_cast_chain_elimination", None, _FROM_1_26, "Removes casts, and with them roundings."),
@@ -203,7 +219,11 @@ _CONFIG_ENTRIES = (
     _config("mlas.nchwc_pointwise_conv_max_input_channel_batch", CPU, _FROM_1_31, _OTHER_KERNEL),
     _config("mlas.qnbit.force_fp32", CPU, _FROM_1_31, "Quantized products in fp32: other values."),
     _config(
-        "mlas.enable_gemm_fastmath_arm64_bfloat16", CPU, _OLD, "fp32 products through bfloat16 on ARM64: other values."
+        "mlas.enable_gemm_fastmath_arm64_bfloat16",
+        CPU,
+        _OLD,
+        "fp32 products through bfloat16 on ARM64: other values.",
+        evidence="ONNX Runtime documentation, since 1.17, ARM64 only.",
     ),
     _config("ep.cpu.qmoe_deferred_scale", CPU, _FROM_1_32, _OTHER_KERNEL),
 )
@@ -228,7 +248,11 @@ _PROVIDER_OPTIONS = (
         operators=_CONV,
     ),
     _cuda(
-        "cudnn_conv1d_pad_to_nc1d", _OLD, "Runs 1-D convolutions as N,C,1,D: other kernels.", default="0", operators=_CONV
+        "cudnn_conv1d_pad_to_nc1d",
+        _OLD,
+        "Runs 1-D convolutions as N,C,1,D: other kernels.",
+        default="0",
+        operators=_CONV,
     ),
     _cuda(
         "fuse_conv_bias",
@@ -281,7 +305,9 @@ _PROVIDER_OPTIONS = (
         )
         for key in ("tunable_op_enable", "tunable_op_tuning_enable")
     ),
-    _cuda("tunable_op_max_tuning_duration_ms", _OLD, "Limits TunableOp's timing; nothing while it is off.", default="0"),
+    _cuda(
+        "tunable_op_max_tuning_duration_ms", _OLD, "Limits TunableOp's timing; nothing while it is off.", default="0"
+    ),
     _cuda("sdpa_kernel", _OLD, "Which attention kernels may be used: other kernels.", default="0"),
     _cuda("enable_skip_layer_norm_strict_mode", _OLD, "Layer norm in higher precision: other values.", default="0"),
     _cuda("enable_cudnn", _FROM_1_31, "0 runs without cuDNN, on ONNX Runtime's own kernels.", default="1"),
@@ -434,7 +460,9 @@ _LIBRARY_ENVIRONMENT = (
         evidence="cuBLAS documentation, results reproducibility.",
     ),
     *(
-        _env(key, CUDA, _LIBRARY, "Computes products by emulation on tensor cores: other values.", evidence="cuBLAS 13.")
+        _env(
+            key, CUDA, _LIBRARY, "Computes products by emulation on tensor cores: other values.", evidence="cuBLAS 13."
+        )
         for key in (
             "CUBLAS_EMULATE_SINGLE_PRECISION",
             "CUBLAS_EMULATE_DOUBLE_PRECISION",
@@ -442,7 +470,13 @@ _LIBRARY_ENVIRONMENT = (
             "CUBLAS_FIXEDPOINT_EMULATION_MANTISSA_BIT_COUNT",
         )
     ),
-    _env("CUBLASLT_HEURISTICS_LUT_FILE", CUDA, _LIBRARY, "A table that chooses kernels.", evidence="The name is in cuBLAS 13."),
+    _env(
+        "CUBLASLT_HEURISTICS_LUT_FILE",
+        CUDA,
+        _LIBRARY,
+        "A table that chooses kernels.",
+        evidence="The name is in cuBLAS 13.",
+    ),
     _env("CUDA_FORCE_PTX_JIT", CUDA, _LIBRARY, "Compiles kernels with the driver.", evidence="CUDA documentation."),
 )
 

@@ -155,8 +155,8 @@ EXPORT Status cudnnBackendGetAttribute(BackendDescriptor descriptor, int name, i
       *count = 1;
       return CUDNN_STATUS_SUCCESS;
     case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES:
-      *count = 2;
-      for (std::int64_t i = 0; values && i < std::min<std::int64_t>(requested, 2); ++i) {
+      *count = std::min<std::int64_t>(requested, 2);  // asked for none, it tells none, as the real one does
+      for (std::int64_t i = 0; i < *count; ++i) {
         static_cast<Descriptor**>(values)[i]->engine = static_cast<int>(i) + 2;  // knob types 2 and 3
       }
       return CUDNN_STATUS_SUCCESS;
