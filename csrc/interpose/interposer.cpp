@@ -83,15 +83,16 @@ State Interposer::attach(std::string_view library_prefix) {
   const auto image = ElfImage::find(library_prefix);
   if (!image) {
     active_.store(false, std::memory_order_release);
-    patches_.clear();
-    state_ = State{};
+    forget_mapping();
     return snapshot();
   }
-  if (image->base() != patched_base_) {
-    // Loaded anew at another place: what was patched is gone with the old mapping.
-    patches_.clear();
-    state_ = State{};
-  }
+  const auto in_place = [](const Patch& patch) {
+    return __atomic_load_n(patch.slot, __ATOMIC_ACQUIRE) == patch.replacement;
+  };
+  // Loaded anew, perhaps at the same address: what was patched is gone with the old mapping.
+  const bool same_mapping = image->base() == patched_base_ &&
+                            (patches_.empty() || std::any_of(patches_.begin(), patches_.end(), in_place));
+  if (!same_mapping) forget_mapping();
 
   std::vector<Patch> wanted;
   std::vector<const Hook*> not_imported(hooks_.begin(), hooks_.end());
@@ -140,6 +141,14 @@ State Interposer::attach(std::string_view library_prefix) {
   state_.slots = patches_.size();
   state_.attached = complete && !patches_.empty();
   return snapshot();
+}
+
+void Interposer::forget_mapping() {
+  patches_.clear();
+  state_ = State{};
+  patched_base_ = 0;
+  // The library that defines the functions may have gone with it.
+  for (Hook* hook : hooks_) hook->real.store(nullptr, std::memory_order_release);
 }
 
 State Interposer::detach() {

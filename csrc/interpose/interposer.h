@@ -63,6 +63,7 @@ class Interposer {
   bool write_slot(const ElfImage& image, void** slot, void* value);
   std::vector<std::string> find_resolved(const ElfImage& image, const std::vector<const Hook*>& hooks) const;
   State snapshot() const;
+  void forget_mapping();
 
   std::vector<Hook*> hooks_;
   std::unordered_map<std::string_view, Hook*> by_name_;

@@ -27,7 +27,7 @@ class OwnValue(StrEnum):
     """What happens to a value of the caller's that is not safe."""
 
     KEEP = "kept"
-    """Every value is reproducible, so the caller's stays."""
+    """No value is known to break reproducibility by itself, so the caller's stays."""
     WARN = "kept with a warning"
     """Not reproducible, and nothing can be put in its place: ``pin`` keeps it and warns, ``strict`` refuses."""
     OVERRIDE = "overridden"

@@ -2,8 +2,8 @@
 
 Names and versions were read from the CPU and CUDA packages of ONNX Runtime 1.19.2, 1.26.0, 1.27.0 and 1.31.1 (the CPU
 package of 1.32.0 as well), and the environment variables of NVIDIA's libraries from cuBLAS 13 and cuDNN 9.19. None of
-these reads an ``OMP_*`` or ``MLAS_*`` variable. What merely selects another deterministic kernel is recorded and
-kept: it changes the bits, not their reproducibility.
+these holds the name of an ``OMP_*`` or ``MLAS_*`` variable. What merely selects another kernel is recorded and kept:
+it changes the bits, and whether the other kernel repeats them is judged by operator, not here.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _LIBRARY: dict[str, Any] = {"since": ""}
 
 _BOOLEAN = frozenset({"0", "1"})
 _OFF = frozenset({"0"})
-_OTHER_KERNEL = "Selects another kernel: changes the bits, not their reproducibility."
-_STRINGS = "The name is in the packages from this version on; that it makes outputs vary was not seen."
+_OTHER_KERNEL = "Selects another kernel, and with it other bits; whether they repeat is judged by operator."
+_STRINGS = "Read in the packages of these versions; not measured."
 _CONV = ("Conv", "ConvTranspose", "FusedConv", "NhwcConv", "NhwcFusedConv")
 _GEMM = ("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "TransposeMatMul")
 _REDUCTIONS = (
