@@ -1,0 +1,191 @@
+"""What one session keeps beside ONNX Runtime's own state: its token, what happened to it, and what to say about it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+import weakref
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
+
+from ortlock import native
+from ortlock.errors import NotReproducibleError, ReproducibilityWarning
+from ortlock.policy import Mode
+from ortlock.report.model import Event, Status
+from ortlock.settings import CUDA, SettingState
+
+_OWN_FILES = tuple(str(Path(module).parent) for module in (__file__, onnxruntime.__file__ or __file__))
+
+FALLBACK_OFF = "ONNX Runtime's fallback to the CPU is off in strict mode: it would answer with other bits from then on."
+
+# Errors about what the caller passed. They never come from a plan that was refused.
+_CALLERS_FAULT = (ValueError, TypeError, C.InvalidArgument)
+
+
+class Guard:
+    """The side of a session that ONNX Runtime knows nothing of."""
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode = mode
+        self.number = native.open_session(mode)
+        """The session's token of the native extension, closed with the last reference to this object."""
+        weakref.finalize(self, native.close_session, self.number).atexit = False
+        self.seen = 0
+        """How many of the hooks' events have been looked at."""
+        self.attempts = 0
+        """How often ONNX Runtime has made the underlying session."""
+        self.ready = False
+        """The constructor has returned."""
+        self.requested: tuple[str, ...] = ()
+        self.settings: tuple[SettingState, ...] = ()
+        self._events: dict[str, Event] = {}
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What happened so far, in order."""
+        with self._lock:
+            return tuple(self._events.values())
+
+    def record(self, code: str, text: str, status: Status) -> None:
+        """Note something that bears on the bits; in pin also warn, once for each text."""
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        with self._lock:
+            self._events.setdefault(text, Event(code, text, status, when))
+        if self.mode is Mode.PIN:
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """Issue a warning that points to the caller's line, once in this session for each text."""
+        with self._lock:
+            if text in self._told:
+                return
+            self._told.add(text)
+        warnings.warn(text, ReproducibilityWarning, stacklevel=_callers_level())
+
+    def plans_changed(self, events: int) -> None:
+        """Look at what the hooks have recorded.
+
+        Args:
+            events: how much there is to look at, as ``native.leave`` counts it.
+
+        Raises:
+            NotReproducibleError: in strict, where a nondeterministic plan has run.
+        """
+        self.seen = events
+        for failure in native.records(self.number).failures:
+            if failure.let_through and self.mode is Mode.STRICT:
+                raise no_plan(failure)
+            if failure.let_through and self.mode is Mode.PIN:
+                self.warn(f"{operation(failure)} runs nondeterministically: {_CANDIDATES.format(failure.candidates)}")
+
+    def run_failed(self, error: BaseException, events: int) -> None:
+        """Explain in strict why a run failed; return where ``error`` says it all.
+
+        Args:
+            error: what ONNX Runtime raised.
+            events: as ``native.leave`` counts them.
+
+        Raises:
+            NotReproducibleError: from ``error``, where no deterministic plan was left to run.
+        """
+        if self.mode is not Mode.STRICT or not isinstance(error, Exception) or isinstance(error, _CALLERS_FAULT):
+            return
+        if refused := self._refused(str(error), events):
+            raise refused from error
+        if isinstance(error, C.EPFail):
+            error.add_note(f"ortlock: {FALLBACK_OFF}")
+
+    def finished(self, results: Any, error: str, events: int) -> tuple[Any, str]:
+        """Return what the callback of run_async() is given, results and error text, after a look at the plans."""
+        if error:
+            refused = self._refused(error, events) if self.mode is Mode.STRICT else None
+            return results, f"{error} ({refused})" if refused else error
+        try:
+            if events != self.seen:
+                self.plans_changed(events)
+        except NotReproducibleError as refused:
+            return [], str(refused)
+        return results, error
+
+    def _refused(self, text: str, events: int) -> NotReproducibleError | None:
+        failures = native.records(self.number).failures
+        # A failure is recorded once for each operation; when it comes back, the text alone tells.
+        news, self.seen = events != self.seen, events
+        return no_plan(failures[-1]) if failures and (news or "cudnn" in text.lower()) else None
+
+
+_CANDIDATES = "cuDNN offers {} candidates for it, and none of them is deterministic and can run."
+
+
+def operation(failure: native.PlanFailure) -> str:
+    """Return the operation in words, with its tensors and attributes."""
+    return f"{failure.operation} ({', '.join((*failure.tensors, failure.attributes))})"
+
+
+def no_plan(failure: native.PlanFailure) -> NotReproducibleError:
+    """Return the error for an operation without a deterministic plan."""
+    return NotReproducibleError(
+        operation(failure),
+        _CANDIDATES.format(failure.candidates),
+        "Change its type, shape or attributes, run the node on the CPU provider "
+        "(session.name_based_layer_assignment='cpu(NODE)' from ORT 1.31 on), or use mode='pin', which lets the "
+        "nondeterministic plan run and reports it.",
+    )
+
+
+def check_interposer(state: native.InterposerState) -> NotReproducibleError | None:
+    """Return why convolutions on CUDA escape ortlock, None where they do not."""
+    if state.late:
+        names = ", ".join(state.resolved_before)
+        return NotReproducibleError(
+            "CUDAExecutionProvider",
+            f"It called cuDNN before ortlock was there, so {names} bypass it.",
+            "Import ortlock, and make the first ReproducibleSession, before any other CUDA session of the process.",
+        )
+    if not state.attached:
+        return NotReproducibleError(
+            "CUDAExecutionProvider",
+            "ortlock does not stand between it and cuDNN: " + ("; ".join(state.faults) or "it could not be patched."),
+            "Run `ortlock doctor`, which says what was found.",
+        )
+    return None
+
+
+def missing_cuda() -> NotReproducibleError:
+    """Return why CUDA was asked for and is not there, in ONNX Runtime's words where it has any."""
+    if CUDA not in C.get_available_providers():
+        return NotReproducibleError(
+            CUDA,
+            f"It was asked for, and this onnxruntime {onnxruntime.__version__} is built without it.",
+            "Install onnxruntime-gpu in place of onnxruntime, or ask for CPUExecutionProvider.",
+        )
+    import numpy as np
+
+    try:
+        onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), "cuda", 0)
+    except Exception as error:
+        why = f"ONNX Runtime says: {' '.join(str(error).split())}"
+    else:
+        why = "ONNX Runtime does not say why; its log on stderr may."
+    return NotReproducibleError(
+        CUDA,
+        f"It was asked for and could not be made. {why}",
+        "Install the CUDA and cuDNN libraries that this onnxruntime needs (`ortlock doctor`), or ask for "
+        "CPUExecutionProvider.",
+    )
+
+
+def _callers_level() -> int:
+    """Return the stack level, as ``warnings.warn`` counts it in the calling function, of the first foreign frame."""
+    frame: Any = sys._getframe(1)
+    level = 1
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN_FILES):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -1,0 +1,17 @@
+"""What is known about operators, and which of them a session runs where."""
+
+from ortlock.operators.findings import Finding, judge
+from ortlock.operators.graph import Node, NodeList, model_nodes, nodes_of_session
+from ortlock.operators.knowledge import Knowledge, OperatorStatus, lookup
+
+__all__ = [
+    "Finding",
+    "Knowledge",
+    "Node",
+    "NodeList",
+    "OperatorStatus",
+    "judge",
+    "lookup",
+    "model_nodes",
+    "nodes_of_session",
+]

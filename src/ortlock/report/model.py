@@ -1,0 +1,163 @@
+"""What a report is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from ortlock.native import InterposerState, PlanFailure, PlanRecord
+from ortlock.operators.findings import Finding
+from ortlock.settings import SettingState
+
+SCHEMA = 1
+"""Version of the dictionary that :meth:`ReproducibilityReport.to_dict` returns; docs/report.md lists its keys."""
+
+
+class Status(StrEnum):
+    """What is known of a claim."""
+
+    HOLDS = "holds"
+    UNKNOWN = "unknown"
+    VIOLATED = "violated"
+
+
+class Verdict(StrEnum):
+    """What a report says on the whole."""
+
+    BITWISE = "bitwise"
+    NOT_GUARANTEED = "not guaranteed"
+    VIOLATED = "violated"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a claim has the status it has."""
+
+    code: str
+    """Stable short name, e.g. ``operator-nondeterministic``."""
+    subject: str
+    """The node, plan, setting or provider that it is about."""
+    text: str
+    remedy: str | None
+    status: Status
+    """What this reason alone makes of the claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeClaim:
+    """One scope of the contract."""
+
+    scope: str
+    """``run``, ``session``, ``process`` or ``machine``."""
+    status: Status
+    basis: str
+    """``by construction``, ``by evidence`` or ``none``: the weakest of what the claim rests on."""
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a session and bears on its bits, e.g. a fall back to the CPU."""
+
+    code: str
+    text: str
+    status: Status
+    when: str
+    """UTC, ISO 8601, to the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """Which model it is."""
+
+    path: str | None
+    sha256: str | None
+    """Of the model file's bytes; external data files are not included. None where they cannot be read any more."""
+    size: int | None
+    """Bytes."""
+
+
+@dataclass(frozen=True)
+class ReproducibilityReport:
+    """Whether a session gives the same bits, why, and in which environment."""
+
+    verdict: Verdict
+    mode: str
+    model: ModelIdentity
+    requested_providers: tuple[str, ...]
+    providers: tuple[str, ...]
+    scopes: tuple[ScopeClaim, ...]
+    operators: tuple[Finding, ...]
+    nodes_known_by: str
+    """``assignment`` (ONNX Runtime's own, after its fusions), ``model file`` or ``unknown``."""
+    plans: tuple[PlanRecord, ...]
+    failures: tuple[PlanFailure, ...]
+    calls: int
+    executions: int
+    dropped: int
+    settings: tuple[SettingState, ...]
+    environment: Mapping[str, Any]
+    interposer: InterposerState
+    events: tuple[Event, ...]
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Every reason that keeps a scope from holding, each once."""
+        found = {reason: None for claim in self.scopes for reason in claim.reasons if reason.status is not Status.HOLDS}
+        return tuple(found)
+
+    def scope(self, name: str) -> ScopeClaim:
+        """Return the claim of one scope.
+
+        Raises:
+            KeyError: there is no scope of that name.
+        """
+        for claim in self.scopes:
+            if claim.scope == name:
+                return claim
+        raise KeyError(f"no scope {name!r}; there are {', '.join(claim.scope for claim in self.scopes)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values with stable keys (docs/report.md)."""
+        return {
+            "schema": SCHEMA,
+            "verdict": str(self.verdict),
+            "mode": self.mode,
+            "model": asdict(self.model),
+            "requested_providers": list(self.requested_providers),
+            "providers": list(self.providers),
+            "scopes": [_plain(asdict(claim)) for claim in self.scopes],
+            "operators": [_plain(asdict(finding)) for finding in self.operators],
+            "nodes_known_by": self.nodes_known_by,
+            "plans": [_plain(asdict(plan)) for plan in self.plans],
+            "failures": [_plain(asdict(failure)) for failure in self.failures],
+            "calls": self.calls,
+            "executions": self.executions,
+            "plans_dropped": self.dropped,
+            "settings": [state.to_dict() for state in self.settings],
+            "environment": _plain(dict(self.environment)),
+            "interposer": _plain(asdict(self.interposer)),
+            "events": [_plain(asdict(event)) for event in self.events],
+        }
+
+    def __str__(self) -> str:
+        from ortlock.report.text import to_text
+
+        return to_text(self)
+
+    def to_markdown(self) -> str:
+        """Return the report as a Markdown document."""
+        from ortlock.report.markdown import to_markdown
+
+        return to_markdown(self)
+
+
+def _plain(value: Any) -> Any:
+    """Turn tuples into lists and enumerations into text, all the way down."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, StrEnum) else value

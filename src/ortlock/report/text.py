@@ -1,0 +1,82 @@
+"""A report as plain text, readable in a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ortlock.native import PlanRecord
+from ortlock.report.model import ReproducibilityReport, Status
+from ortlock.settings import Origin, SettingState
+
+_LISTED = 12
+_NOTABLE = (Origin.PINNED, Origin.OVERRIDDEN, Origin.NOT_PINNED)
+
+
+def to_text(report: ReproducibilityReport) -> str:
+    """Return the report as lines without colour, the verdict first."""
+    return "\n".join(_lines(report))
+
+
+def notable(states: tuple[SettingState, ...]) -> list[SettingState]:
+    """Return the settings worth showing: not at ONNX Runtime's default, and in this version."""
+    return [state for state in states if state.origin in _NOTABLE or state.breaks or state.requested is not None]
+
+
+def plan_line(plan: PlanRecord) -> str:
+    """Return one choice of cuDNN's in one line."""
+    if plan.api == "graph":
+        knobs = ",".join(f"{knob}={value}" for knob, value in plan.knobs)
+        chosen = f"engine {plan.engine}" + (f" [{knobs}]" if knobs else "")
+    else:
+        chosen = f"algorithm {plan.engine} math {plan.math_type}"
+    notes = " ".join((*plan.numerical_notes, *plan.behavior_notes)) or "no notes"
+    return f"{plan.status}: {plan.operation} {' '.join(plan.tensors)} ({plan.attributes}): {chosen}, {notes}"
+
+
+def environment_line(report: ReproducibilityReport) -> str:
+    """Return the versions that decide about the bits in one line."""
+    values = report.environment
+    gpu = values.get("gpu") or {}
+    parts = [
+        f"ONNX Runtime {values.get('onnxruntime')}",
+        f"ortlock {values.get('ortlock')}",
+        *(f"{name} {gpu[key]}" for name, key in _GPU_PARTS if gpu.get(key)),
+        f"CPU {(values.get('cpu') or {}).get('model')}",
+        f"fingerprint {values.get('fingerprint')}",
+    ]
+    return ", ".join(parts)
+
+
+_GPU_PARTS = (("GPU", "name"), ("driver", "driver"), ("CUDA", "cuda_runtime"), ("cuDNN", "cudnn"), ("cuBLAS", "cublas"))
+
+
+def _lines(report: ReproducibilityReport) -> Iterator[str]:
+    yield f"{report.verdict} (mode {report.mode}, {', '.join(report.providers)})"
+    for reason in report.reasons:
+        yield f"  {reason.status}: {reason.subject}: {reason.text}"
+        if reason.remedy:
+            yield f"    remedy: {reason.remedy}"
+    scopes = "; ".join(
+        f"{claim.scope} {claim.status}" + (f" ({claim.basis})" if claim.status is Status.HOLDS else "")
+        for claim in report.scopes
+    )
+    yield f"scopes: {scopes}"
+    if report.operators:
+        counts: dict[str, int] = {}
+        for finding in report.operators:
+            counts[str(finding.status)] = counts.get(str(finding.status), 0) + finding.count
+        total = ", ".join(f"{count} {status}" for status, count in counts.items())
+        yield f"nodes (by {report.nodes_known_by}): {total}"
+    interposer = report.interposer
+    if interposer.attached:
+        yield f"cuDNN: {report.calls} calls seen, {report.executions} executions; attached ({interposer.style})"
+    for plan in report.plans[:_LISTED]:
+        yield f"  {plan_line(plan)}"
+    if len(report.plans) + report.dropped > _LISTED:
+        yield f"  and {len(report.plans) + report.dropped - _LISTED} more"
+    for state in notable(report.settings):
+        asked = f", asked for {state.requested}" if state.requested not in (None, state.value) else ""
+        yield f"{state.origin}: {state.key}={state.value}{asked}"
+    for event in report.events:
+        yield f"event {event.when}: {event.text}"
+    yield f"environment: {environment_line(report)}"

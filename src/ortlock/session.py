@@ -1,0 +1,207 @@
+"""``ReproducibleSession``: ``onnxruntime.InferenceSession`` with the same bits every time, or a word on why not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from onnxruntime import InferenceSession
+
+from ortlock import native
+from ortlock.creation import create
+from ortlock.digest import digest
+from ortlock.errors import NotReproducibleError
+from ortlock.guard import FALLBACK_OFF, Guard
+from ortlock.policy import Mode, resolve_mode
+
+if TYPE_CHECKING:
+    from ortlock.report import ReproducibilityReport
+
+# Bound once: these run at every run().
+_enter, _leave = native.enter, native.leave
+
+
+class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has no type information.
+    """A drop-in for :class:`onnxruntime.InferenceSession` whose outputs repeat bit for bit.
+
+    Args:
+        path_or_bytes: model file or serialized model, as in the original. So are the other positional arguments and
+            every keyword argument but ``mode``.
+        sess_options: only read; what ortlock pins goes into a copy.
+        providers: as in the original.
+        provider_options: as in the original.
+        mode: ``observe``, ``pin`` or ``strict`` (:class:`ortlock.Mode`); None takes ``ORTLOCK_MODE``, else ``pin``.
+
+    Raises:
+        ValueError: ``mode`` names no mode.
+        NotReproducibleError: in strict, where it is known already that the bits cannot be promised.
+        Exception: everything that the original raises, unchanged.
+
+    Warns:
+        ReproducibilityWarning: in pin, once for each cause: a setting was overridden, ONNX Runtime fell back to the
+            CPU, CUDA was asked for and is not there, a nondeterministic plan runs.
+    """
+
+    _ortlock: Guard
+
+    def __init__(
+        self,
+        path_or_bytes: str | bytes | os.PathLike[str],
+        sess_options: Any = None,
+        providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+        *,
+        mode: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        guard = Guard(resolve_mode(mode))
+        if guard.mode is Mode.STRICT and int(kwargs.get("enable_fallback", 0)) == 1:
+            raise _fallback_refused("enable_fallback=1")
+        self._ortlock = guard
+        super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
+        guard.ready = True
+
+    @property
+    def mode(self) -> Mode:
+        """The mode in force."""
+        return self._ortlock.mode
+
+    def report(self) -> ReproducibilityReport:
+        """Return what is known of this session's reproducibility up to now."""
+        from ortlock.session_report import build
+
+        return build(self, self._ortlock)
+
+    def digest(self, outputs: Sequence[Any], output_names: Sequence[str] | None = None) -> str:
+        """Return ``sha256:<hex>`` over names, shapes, types and bytes of what a run returned.
+
+        Args:
+            outputs: the list that ``run`` or ``run_with_ort_values`` returned.
+            output_names: the names passed to that run; None for all outputs of the model.
+
+        Raises:
+            ValueError: there are not as many outputs as names.
+        """
+        names = list(output_names) if output_names else [output.name for output in self._outputs_meta]
+        if len(names) != len(outputs):
+            raise ValueError(
+                f"{len(outputs)} outputs and {len(names)} names ({', '.join(names)}); "
+                "pass the output_names that the run was given."
+            )
+        return digest(outputs, names)
+
+    def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
+        """Compute the predictions, as in the original.
+
+        Raises:
+            NotReproducibleError: in strict, where cuDNN has no deterministic plan for an operation.
+        """
+        guard = self._ortlock
+        previous = _enter(guard.number)
+        try:
+            outputs = super().run(output_names, input_feed, run_options)
+        except BaseException as error:
+            guard.run_failed(error, _leave(previous))
+            raise
+        if (events := _leave(previous)) != guard.seen:
+            guard.plans_changed(events)
+        return outputs
+
+    def run_with_ort_values(self, output_names: Any, input_dict_ort_values: Any, run_options: Any = None) -> Any:
+        """Compute the predictions on OrtValues, as in the original; raises as :meth:`run`."""
+        guard = self._ortlock
+        previous = _enter(guard.number)
+        try:
+            outputs = super().run_with_ort_values(output_names, input_dict_ort_values, run_options)
+        except BaseException as error:
+            guard.run_failed(error, _leave(previous))
+            raise
+        if (events := _leave(previous)) != guard.seen:
+            guard.plans_changed(events)
+        return outputs
+
+    def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
+        """Compute the predictions into bound outputs, as in the original; raises as :meth:`run`."""
+        guard = self._ortlock
+        previous = _enter(guard.number)
+        try:
+            super().run_with_iobinding(iobinding, run_options)
+        except BaseException as error:
+            guard.run_failed(error, _leave(previous))
+            raise
+        if (events := _leave(previous)) != guard.seen:
+            guard.plans_changed(events)
+
+    def run_with_ortvaluevector(
+        self, run_options: Any, feed_names: Any, feeds: Any, fetch_names: Any, fetches: Any, fetch_devices: Any
+    ) -> None:
+        """Compute the predictions into a vector of OrtValues, as in the original; raises as :meth:`run`."""
+        guard = self._ortlock
+        previous = _enter(guard.number)
+        try:
+            super().run_with_ortvaluevector(run_options, feed_names, feeds, fetch_names, fetches, fetch_devices)
+        except BaseException as error:
+            guard.run_failed(error, _leave(previous))
+            raise
+        if (events := _leave(previous)) != guard.seen:
+            guard.plans_changed(events)
+
+    def run_async(
+        self, output_names: Any, input_feed: Any, callback: Any, user_data: Any, run_options: Any = None
+    ) -> Any:
+        """Compute the predictions on a thread of ONNX Runtime's, as in the original.
+
+        In strict, the error text that ``callback`` receives also says where no deterministic plan was left.
+        """
+        guard = self._ortlock
+        if callback is None or callable(callback):
+            callback = _finisher(guard, callback)
+        native.begin_async(guard.number)
+        try:
+            return super().run_async(output_names, input_feed, callback, user_data, run_options)
+        except BaseException:
+            # ONNX Runtime refused it at once: the callback will not come.
+            native.end_async(guard.number)
+            raise
+
+    def enable_fallback(self) -> None:
+        """Enable ONNX Runtime's fallback, as in the original.
+
+        Raises:
+            NotReproducibleError: in strict.
+        """
+        if self._ortlock.mode is Mode.STRICT:
+            raise _fallback_refused("enable_fallback()")
+        super().enable_fallback()
+
+    def _create_inference_session(
+        self, providers: Any, provider_options: Any, disabled_optimizers: Any = None
+    ) -> None:
+        # ONNX Runtime comes here from the constructor, from set_providers() and for each of its fallbacks.
+        def stock(names: Any, options: Any) -> None:
+            super(ReproducibleSession, self)._create_inference_session(names, options, disabled_optimizers)
+
+        create(self, self._ortlock, stock, providers, provider_options)
+
+
+def _finisher(guard: Guard, callback: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return what run_async() calls back: the bookkeeping, then the caller's callback.
+
+    It must not keep the session alive: the last reference could then be dropped on one of the session's own threads,
+    which would wait for itself.
+    """
+
+    def finished(results: Any, user_data: Any, error: str) -> None:
+        native.end_async(guard.number)
+        try:
+            results, error = guard.finished(results, error, _leave(_enter(guard.number)))
+        finally:
+            if callback is not None:
+                callback(results, user_data, error)
+
+    return finished
+
+
+def _fallback_refused(subject: str) -> NotReproducibleError:
+    return NotReproducibleError(subject, FALLBACK_OFF, "Leave it out, or use mode='pin', which warns when it happens.")

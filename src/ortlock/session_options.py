@@ -1,0 +1,77 @@
+"""Session options to pin, without touching the caller's object.
+
+ONNX Runtime has no copy of a ``SessionOptions``. What a session gives as its ``session_options`` is one, though, so a
+session on a tiny model serves as the copier. The copy loses what only the Python object knows: custom-op libraries and
+registered providers. For those the caller's own object is used, changed under a lock and put back as it was.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
+
+# One Identity node, float32[1], opset 13, IR version 7; written out so that no session needs the onnx package.
+TINY_MODEL = bytes.fromhex(
+    "08073a370a100a017812017922084964656e746974791201675a0f0a0178120a0a"
+    "08080112040a020801620f0a0179120a0a08080112040a02080142040a00100d"
+)
+
+_BORROWING = threading.RLock()
+
+
+def clone(options: Any) -> Any:
+    """Return an independent copy of ``options``, without custom-op libraries and registered providers.
+
+    Raises:
+        Exception: whatever ONNX Runtime raises where no session can be made with these options.
+    """
+    scratch = C.InferenceSession(options, TINY_MODEL, False, False)
+    copied = scratch.session_options
+    if options.enable_profiling:
+        # The scratch session has opened a profile of its own: nobody asked for that file.
+        with suppress(OSError):
+            Path(scratch.end_profiling()).unlink()
+    return copied
+
+
+def has_providers(options: Any) -> bool:
+    """Return whether providers were registered with the options themselves (ONNX Runtime 1.22 and later)."""
+    ask = getattr(options, "has_providers", None)
+    return bool(ask()) if ask is not None else False
+
+
+def config_entry(options: Any, key: str) -> str | None:
+    """Return a session configuration entry, None where it is not set."""
+    try:
+        return str(options.get_session_config_entry(key))
+    except RuntimeError:
+        return None
+
+
+def apply(options: Any, attributes: Mapping[str, Any], entries: Mapping[str, str]) -> None:
+    """Set attributes and configuration entries of ``options``."""
+    for name, value in attributes.items():
+        setattr(options, name, value)
+    for key, text in entries.items():
+        options.add_session_config_entry(key, text)
+
+
+@contextmanager
+def borrowed(options: Any, attributes: Mapping[str, Any], entries: Mapping[str, str]) -> Iterator[None]:
+    """Change the caller's own ``options`` inside the block and put everything back after it.
+
+    Entries that the caller has not set are left out: ONNX Runtime cannot remove an entry. One caller at a time.
+    """
+    with _BORROWING:
+        attributes_before = {name: getattr(options, name) for name in attributes}
+        entries_before = {key: text for key in entries if (text := config_entry(options, key)) is not None}
+        try:
+            apply(options, attributes, {key: entries[key] for key in entries_before})
+            yield
+        finally:
+            apply(options, attributes_before, entries_before)

@@ -1,0 +1,159 @@
+"""What is known of operators, and reading a session's nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper, save_model
+
+from ortlock.operators import Node, OperatorStatus, judge, lookup, model_nodes, nodes_of_session
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+Status = OperatorStatus
+
+
+def _model(nodes: list[Any], inits: list[Any] | None = None, outputs: tuple[str, ...] = ("y",)) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        inits or [],
+    )
+    opsets = [helper.make_opsetid("", 16), helper.make_opsetid("com.microsoft", 1)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("op_type", "domain", "provider", "attributes", "expected"),
+    [
+        ("Relu", "", CUDA, {}, Status.DETERMINISTIC),
+        ("Conv", "", CUDA, {}, Status.DETERMINISTIC),
+        ("Conv", "com.ms.internal.nhwc", CUDA, None, Status.DETERMINISTIC),
+        ("FusedConv", "com.microsoft", CUDA, {}, Status.DETERMINISTIC),
+        ("ReduceMean", "", CUDA, {}, Status.SETTING),
+        ("ReduceMax", "", CUDA, {}, Status.DETERMINISTIC),
+        ("ReduceMean", "", CPU, {}, Status.DETERMINISTIC),
+        ("ScatterND", "", CUDA, {"reduction": "add"}, Status.NONDETERMINISTIC),
+        ("ScatterElements", "", CUDA, {"reduction": "mul"}, Status.NONDETERMINISTIC),
+        ("ScatterElements", "", CUDA, {"reduction": "max"}, Status.DETERMINISTIC),
+        ("ScatterND", "", CUDA, {}, Status.UNKNOWN),
+        ("ScatterND", "", CUDA, None, Status.NONDETERMINISTIC),
+        ("ScatterND", "", CPU, {"reduction": "add"}, Status.DETERMINISTIC),
+        ("GroupNorm", "com.microsoft", CUDA, {}, Status.NONDETERMINISTIC),
+        ("RandomNormalLike", "", CUDA, {"seed": 1.0}, Status.STATEFUL),
+        ("RandomUniform", "", CPU, {}, Status.STATEFUL),
+        ("NobodyKnows", "", CUDA, {}, Status.UNKNOWN),
+        ("Relu", "my.domain", CUDA, {}, Status.UNKNOWN),
+        ("Relu", "", "TensorrtExecutionProvider", {}, Status.UNKNOWN),
+    ],
+)
+def test_lookup(
+    op_type: str, domain: str, provider: str, attributes: dict[str, object] | None, expected: OperatorStatus
+) -> None:
+    knowledge = lookup(op_type, domain, provider, attributes)
+    assert knowledge.status is expected
+    assert knowledge.reason
+    assert (knowledge.basis == "none") == (expected is Status.UNKNOWN)
+    if expected in (Status.NONDETERMINISTIC, Status.STATEFUL, Status.UNKNOWN, Status.SETTING):
+        assert knowledge.remedy
+
+
+def test_judge_groups_and_puts_the_worst_first() -> None:
+    nodes = [Node(f"r{i}", "Relu", "", CUDA, {}) for i in range(7)]
+    nodes += [Node("s", "ScatterND", "", CUDA, {"reduction": "add"}), Node("", "Mystery", "", CUDA, {})]
+    findings = judge(nodes)
+    assert [finding.op_type for finding in findings] == ["ScatterND", "Mystery", "Relu"]
+    assert findings[2].count == 7
+    assert findings[2].examples == tuple(f"r{i} (Relu)" for i in range(5))
+    assert findings[1].examples == ("an unnamed Mystery",)
+
+
+def test_nodes_of_a_session_are_those_that_run() -> None:
+    weights = numpy_helper.from_array(np.ones((3, 3), np.float32), "w")
+    data = _model(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["a"], name="product"),
+            helper.make_node("Relu", ["a"], ["b"], name="gate"),
+            helper.make_node("Identity", ["b"], ["y"], name="end"),
+        ],
+        [weights],
+    )
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    session = onnxruntime.InferenceSession(data, options, providers=[CPU])
+    listed = nodes_of_session(session, None, data)
+    recorded = hasattr(session, "get_provider_graph_assignment_info")
+    assert listed.known_by == ("assignment" if recorded else "model file")
+    assert {node.op_type for node in listed.nodes} >= {"MatMul", "Relu"}
+    assert {node.provider for node in listed.nodes} == {CPU}
+    if recorded:
+        assert "Identity" not in {node.op_type for node in listed.nodes}  # optimised away
+
+
+def test_not_recorded_falls_back_to_the_model() -> None:
+    data = _model([helper.make_node("Relu", ["x"], ["y"], name="gate")])
+    listed = nodes_of_session(onnxruntime.InferenceSession(data, providers=[CPU]), None, data)
+    assert listed.known_by == "model file"
+    assert [(node.name, node.op_type, node.provider) for node in listed.nodes] == [("gate", "Relu", CPU)]
+
+
+def test_subgraphs_functions_and_attributes_are_read() -> None:
+    branch = helper.make_graph(
+        [helper.make_node("ScatterND", ["d", "i", "u"], ["o"], name="inner", reduction="add")],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("o", TensorProto.FLOAT, None)],
+    )
+    function = helper.make_function(
+        "f", "Mine", ["a"], ["b"], [helper.make_node("Tanh", ["a"], ["b"], name="in_function")], [helper.make_opsetid("", 16)]
+    )
+    graph = helper.make_graph(
+        [
+            helper.make_node("If", ["c"], ["y"], name="if", then_branch=branch, else_branch=branch),
+            helper.make_node("Mine", ["x"], ["z"], domain="f", name="call"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("c", TensorProto.BOOL, [])],
+        [],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], functions=[function])
+    nodes = model_nodes(None, model.SerializeToString(), CUDA)
+    assert nodes is not None
+    assert [(node.name, node.op_type) for node in nodes] == [
+        ("if", "If"),
+        ("inner", "ScatterND"),
+        ("inner", "ScatterND"),
+        ("call", "Mine"),
+        ("in_function", "Tanh"),
+    ]
+    assert nodes[1].attributes == {"reduction": "add"}
+
+
+def test_unreadable_models_are_unknown(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"\xff" * 100)
+    assert model_nodes(str(broken), None, CPU) is None
+    assert model_nodes(str(tmp_path / "missing.onnx"), None, CPU) is None
+    assert model_nodes(str(tmp_path / "model.ort"), None, CPU) is None
+
+
+def test_external_data_is_not_loaded(tmp_path: Path) -> None:
+    big = numpy_helper.from_array(np.zeros((256, 256), np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="m")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 256])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [big],
+    )
+    path = tmp_path / "model.onnx"
+    save_model(helper.make_model(graph), str(path), save_as_external_data=True, location="weights", size_threshold=0)
+    (tmp_path / "weights").unlink()
+    nodes = model_nodes(str(path), None, CPU)
+    assert nodes is not None
+    assert [node.op_type for node in nodes] == ["MatMul"]
