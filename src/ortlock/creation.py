@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnxruntime
@@ -20,27 +19,41 @@ from ortlock.errors import NotReproducibleError
 from ortlock.guard import FALLBACK_OFF, Guard, check_interposer, missing_cuda
 from ortlock.policy import Mode
 from ortlock.report.model import Status
-from ortlock.settings import CUDA, Kind, Origin, Resolution, SettingState, normalise, resolve
+from ortlock.session_facts import gather, unmet
+from ortlock.settings import CPU, CUDA, Kind, Origin, Resolution, SettingState, normalise, resolve
 
 Stock = Callable[[Any, Any], None]
-"""ONNX Runtime's own creation: providers and provider options in, a session bound to the object or an error out."""
+"""ONNX Runtime's own creation: providers and provider options in; a session bound to the object, or an error, out."""
 
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
-# What ONNX Runtime raises for an operator that it does not know: the copied options lack the custom-op libraries.
+# What ONNX Runtime raises for an operator that it does not know: copied options lack the custom-op libraries.
 _UNKNOWN_OPERATOR = (C.Fail, C.InvalidGraph, C.NotImplemented)
 
 _ENVIRONMENT = threading.RLock()
 
 
 class _Everything:
-    """Names of providers, all of them: ONNX Runtime warns about those that are not there, once, by itself."""
+    """Every provider's name: ONNX Runtime itself warns, later and once, about those that are not available."""
 
     def __contains__(self, name: object) -> bool:
         return True
 
     def __iter__(self) -> Iterator[str]:
         return iter(())
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is asked of ONNX Runtime."""
+
+    options: Any
+    names: list[str]
+    given: list[dict[str, str]]
+    resolution: Resolution
+
+    def resolve(self, mode: Mode) -> Resolution:
+        return resolve(mode, self.options, self.names, self.given, os.environ, onnxruntime.__version__)
 
 
 def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_options: Any) -> None:
@@ -53,14 +66,176 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
     guard.attempts += 1
     if guard.mode is Mode.STRICT:
         session._enable_fallback = False
+    caller = session._sess_options
+    options = C.get_default_session_options() if caller is None else caller
+    if not isinstance(options, C.SessionOptions):
+        stock(providers, provider_options)
+        return  # Not reached: ONNX Runtime takes nothing else.
+    names, given = check_and_normalize_provider_args(providers, provider_options, _Everything())
     previous = native.enter(guard.number)
+    # Inside a run of this session, or a second time inside its constructor: another session has failed.
+    during_run = previous == guard.number
+    fallback = during_run or (not guard.ready and guard.attempts > 1)
+    if not fallback:
+        guard.requested = tuple(names)
     try:
-        _create(session, guard, stock, providers, provider_options)
+        plan = _plan(guard, options, names, given)
+        if names:
+            pinned = plan.resolution.provider_options
+            providers = names
+            provider_options = [{**own, **pinned.get(name, {})} for name, own in zip(names, given, strict=True)]
+        with _environment(plan.resolution.environment):
+            _make(session, plan, caller, lambda: stock(providers, provider_options))
+    except (ValueError, RuntimeError) as error:
+        if guard.mode is Mode.STRICT and not guard.ready and any(name != CPU for name in names):
+            error.add_note(f"ortlock: {FALLBACK_OFF}")
+        raise
     finally:
         native.leave(previous)
-    fallback = _fallback_cause(guard, during_run=previous == guard.number)
+    guard.settings = _in_force(session, plan)
+    guard.nodes = None
+    if fallback:
+        _tell_fallback(session, guard, during_run=during_run)
     try:
-        _check(session, guard, fallback)
-    except BaseException:
+        _check(session, guard, plan, fallback=fallback)
+    except NotReproducibleError:
         _discard(session)
         raise
+
+
+def _plan(guard: Guard, options: Any, names: list[str], given: list[dict[str, str]]) -> _Plan:
+    registered = session_options.has_providers(options)
+    if CUDA in C.get_available_providers() and (CUDA in names or registered):
+        # Before ONNX Runtime makes a session that would resolve cuDNN's functions.
+        native.load_cuda_provider()
+        names = names or [CUDA]
+    plan = _Plan(options, names, given, Resolution())
+    plan = replace(plan, resolution=plan.resolve(guard.mode))
+    if refusals := plan.resolution.refusals:
+        for other in refusals[1:]:
+            refusals[0].add_note(f"Also refused: {other}")
+        raise refusals[0]
+    return plan
+
+
+def _make(session: Any, plan: _Plan, caller: Any, stock: Callable[[], None]) -> None:
+    """Let ONNX Runtime make the session, with the pinned options in place of the caller's."""
+    options, attributes, entries = plan.options, plan.resolution.attributes, dict(plan.resolution.config_entries)
+    if (
+        hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info")
+        and session_options.config_entry(options, _RECORD_ASSIGNMENT) is None
+    ):
+        entries[_RECORD_ASSIGNMENT] = "1"
+    # ONNX Runtime hands out its default options as a new object each time.
+    copied = session_options.pinned_copy(options, attributes, entries, fresh=caller is None)
+    if copied is not None:
+        session._sess_options = copied
+        try:
+            stock()
+        except _UNKNOWN_OPERATOR:
+            session._sess_options = caller
+            if caller is None:
+                raise
+        except BaseException:
+            session._sess_options = caller
+            raise
+        else:
+            return
+    with session_options.borrowed(options, attributes, entries):
+        session._sess_options = options
+        try:
+            stock()
+        except BaseException:
+            session._sess_options = caller
+            raise
+
+
+def _in_force(session: Any, plan: _Plan) -> tuple[SettingState, ...]:
+    """Return the settings as the session that was made has them."""
+    present = {None, CPU, *plan.names, *session.get_providers()}
+    states = [state for state in plan.resolution.states if state.provider in present]
+    lost = [state for state in states if state.origin in (Origin.PINNED, Origin.OVERRIDDEN) and _lost(session, state)]
+    if not lost:
+        return tuple(states)
+    unpinned = {(state.kind, state.key): state for state in plan.resolve(Mode.OBSERVE).states}
+    note = "ONNX Runtime did not take it over."
+    return tuple(
+        replace(unpinned[state.kind, state.key], origin=Origin.NOT_PINNED, note=f"{note} {state.note}")
+        if state in lost
+        else state
+        for state in states
+    )
+
+
+def _lost(session: Any, state: SettingState) -> bool:
+    """Return whether a value that was set is not in force."""
+    options = session.get_session_options()
+    match state.kind:
+        case Kind.SESSION_OPTION:
+            actual = getattr(options, state.key)
+        case Kind.CONFIG_ENTRY:
+            actual = session_options.config_entry(options, state.key)
+        case Kind.PROVIDER_OPTION:
+            actual = session.get_provider_options().get(state.provider, {}).get(state.key, state.value)
+        case _:
+            return False
+    return actual is None or normalise(actual) != normalise(state.value)
+
+
+def _tell_fallback(session: Any, guard: Guard, *, during_run: bool) -> None:
+    """Note where ONNX Runtime made this session because another one failed."""
+    cause = " ".join(str(sys.exception()).split())
+    when, status = ("during a run", Status.VIOLATED) if during_run else ("when the session was made", Status.UNKNOWN)
+    asked, now = (", ".join(names) or "the default" for names in (guard.requested, session.get_providers()))
+    guard.record(
+        "fallback-at-run" if during_run else "fallback-at-creation",
+        f"ONNX Runtime fell back from {asked} to {now} {when}, with other bits from then on. Its reason: {cause}",
+        status,
+    )
+
+
+def _check(session: Any, guard: Guard, plan: _Plan, *, fallback: bool) -> None:
+    for text in plan.resolution.warnings:
+        guard.warn(text)
+    problems = []
+    if CUDA in guard.requested and CUDA not in session.get_providers() and not fallback:
+        problems.append(missing_cuda())
+    if CUDA in session.get_providers() and (problem := check_interposer(native.attach())):
+        problems.append(problem)
+    if guard.mode is Mode.STRICT:
+        guard.facts = gather(session, guard)
+        if problem := problems[0] if problems else unmet(guard.facts):
+            raise problem
+    elif guard.mode is Mode.PIN:
+        for problem in problems:
+            guard.warn(str(problem))
+
+
+def _discard(session: Any) -> None:
+    """Leave the object as ONNX Runtime leaves it where a session could not be made."""
+    session._sess = None
+    for name in ("inputs_meta", "outputs_meta", "overridable_initializers", "model_meta", "profiling_start_time_ns"):
+        setattr(session, f"_{name}", None)
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
+    """Set, or with None unset, variables of the process inside the block."""
+    if not changes:
+        yield
+        return
+    with _ENVIRONMENT:
+        before = {name: os.environ.get(name) for name in changes}
+        try:
+            _set_variables(changes)
+            yield
+        finally:
+            _set_variables(before)
+
+
+def _set_variables(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

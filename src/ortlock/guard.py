@@ -6,6 +6,7 @@ import sys
 import threading
 import warnings
 import weakref
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONN
 
 from ortlock import native
 from ortlock.errors import NotReproducibleError, ReproducibilityWarning
+from ortlock.operators import NodeList
 from ortlock.policy import Mode
-from ortlock.report.model import Event, Status
+from ortlock.report import Event, Facts, ModelIdentity, Status
+from ortlock.session_facts import unmet
 from ortlock.settings import CUDA, SettingState
 
 _OWN_FILES = tuple(str(Path(module).parent) for module in (__file__, onnxruntime.__file__ or __file__))
@@ -35,16 +38,22 @@ class Guard:
         self.number = native.open_session(mode)
         """The session's token of the native extension, closed with the last reference to this object."""
         weakref.finalize(self, native.close_session, self.number).atexit = False
-        self.seen = 0
-        """How many of the hooks' events have been looked at."""
+        self.seen = -1 if mode is Mode.STRICT else 0
+        """How many of the hooks' events have been looked at; -1: strict looks after the first run in any case."""
         self.attempts = 0
         """How often ONNX Runtime has made the underlying session."""
         self.ready = False
         """The constructor has returned."""
         self.requested: tuple[str, ...] = ()
+        """The providers that the caller asked for; a fallback does not change them."""
         self.settings: tuple[SettingState, ...] = ()
+        self.nodes: NodeList | None = None
+        self.model: ModelIdentity | None = None
+        self.facts: Facts | None = None
+        """Strict: what was known when the session was made."""
         self._events: dict[str, Event] = {}
         self._told: set[str] = set()
+        self._failures: set[native.PlanFailure] = set()
         self._lock = threading.Lock()
 
     @property
@@ -76,28 +85,31 @@ class Guard:
             events: how much there is to look at, as ``native.leave`` counts it.
 
         Raises:
-            NotReproducibleError: in strict, where a nondeterministic plan has run.
+            NotReproducibleError: in strict, where the same bits cannot be promised after what has run.
         """
+        records = native.records(self.number)
+        if self.mode is Mode.STRICT and self.facts is not None:
+            facts = replace(self.facts, records=records, interposer=native.state(), events=self.events)
+            if problem := unmet(facts):
+                # Not marked as seen: the next run must raise as well.
+                raise problem
         self.seen = events
-        for failure in native.records(self.number).failures:
-            if failure.let_through and self.mode is Mode.STRICT:
-                raise no_plan(failure)
+        for failure in records.failures:
             if failure.let_through and self.mode is Mode.PIN:
                 self.warn(f"{operation(failure)} runs nondeterministically: {_CANDIDATES.format(failure.candidates)}")
 
-    def run_failed(self, error: BaseException, events: int) -> None:
+    def run_failed(self, error: BaseException) -> None:
         """Explain in strict why a run failed; return where ``error`` says it all.
 
         Args:
             error: what ONNX Runtime raised.
-            events: as ``native.leave`` counts them.
 
         Raises:
             NotReproducibleError: from ``error``, where no deterministic plan was left to run.
         """
         if self.mode is not Mode.STRICT or not isinstance(error, Exception) or isinstance(error, _CALLERS_FAULT):
             return
-        if refused := self._refused(str(error), events):
+        if refused := self._refused(str(error)):
             raise refused from error
         if isinstance(error, C.EPFail):
             error.add_note(f"ortlock: {FALLBACK_OFF}")
@@ -105,7 +117,7 @@ class Guard:
     def finished(self, results: Any, error: str, events: int) -> tuple[Any, str]:
         """Return what the callback of run_async() is given, results and error text, after a look at the plans."""
         if error:
-            refused = self._refused(error, events) if self.mode is Mode.STRICT else None
+            refused = self._refused(error) if self.mode is Mode.STRICT else None
             return results, f"{error} ({refused})" if refused else error
         try:
             if events != self.seen:
@@ -114,11 +126,20 @@ class Guard:
             return [], str(refused)
         return results, error
 
-    def _refused(self, text: str, events: int) -> NotReproducibleError | None:
+    def _refused(self, text: str) -> NotReproducibleError | None:
+        """Return the error for an operation that was refused, where that is why a run failed with ``text``."""
         failures = native.records(self.number).failures
+        with self._lock:
+            new = [failure for failure in failures if failure not in self._failures]
+            self._failures.update(new)
         # A failure is recorded once for each operation; when it comes back, the text alone tells.
-        news, self.seen = events != self.seen, events
-        return no_plan(failures[-1]) if failures and (news or "cudnn" in text.lower()) else None
+        if not new and not (failures and "cudnn" in text.lower()):
+            return None
+        error = no_plan((new or failures)[0])
+        for other in failures:
+            if other is not (new or failures)[0]:
+                error.add_note(f"Also refused in this session: {operation(other)}")
+        return error
 
 
 _CANDIDATES = "cuDNN offers {} candidates for it, and none of them is deterministic and can run."

@@ -14,6 +14,7 @@ from ortlock.digest import digest
 from ortlock.errors import NotReproducibleError
 from ortlock.guard import FALLBACK_OFF, Guard
 from ortlock.policy import Mode, resolve_mode
+from ortlock.session_facts import report
 
 if TYPE_CHECKING:
     from ortlock.report import ReproducibilityReport
@@ -69,9 +70,7 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
 
     def report(self) -> ReproducibilityReport:
         """Return what is known of this session's reproducibility up to now."""
-        from ortlock.session_report import build
-
-        return build(self, self._ortlock)
+        return report(self, self._ortlock)
 
     def digest(self, outputs: Sequence[Any], output_names: Sequence[str] | None = None) -> str:
         """Return ``sha256:<hex>`` over names, shapes, types and bytes of what a run returned.
@@ -102,7 +101,8 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         try:
             outputs = super().run(output_names, input_feed, run_options)
         except BaseException as error:
-            guard.run_failed(error, _leave(previous))
+            _leave(previous)
+            guard.run_failed(error)
             raise
         if (events := _leave(previous)) != guard.seen:
             guard.plans_changed(events)
@@ -115,7 +115,8 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         try:
             outputs = super().run_with_ort_values(output_names, input_dict_ort_values, run_options)
         except BaseException as error:
-            guard.run_failed(error, _leave(previous))
+            _leave(previous)
+            guard.run_failed(error)
             raise
         if (events := _leave(previous)) != guard.seen:
             guard.plans_changed(events)
@@ -128,7 +129,8 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         try:
             super().run_with_iobinding(iobinding, run_options)
         except BaseException as error:
-            guard.run_failed(error, _leave(previous))
+            _leave(previous)
+            guard.run_failed(error)
             raise
         if (events := _leave(previous)) != guard.seen:
             guard.plans_changed(events)
@@ -142,7 +144,8 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         try:
             super().run_with_ortvaluevector(run_options, feed_names, feeds, fetch_names, fetches, fetch_devices)
         except BaseException as error:
-            guard.run_failed(error, _leave(previous))
+            _leave(previous)
+            guard.run_failed(error)
             raise
         if (events := _leave(previous)) != guard.seen:
             guard.plans_changed(events)
@@ -175,9 +178,7 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
             raise _fallback_refused("enable_fallback()")
         super().enable_fallback()
 
-    def _create_inference_session(
-        self, providers: Any, provider_options: Any, disabled_optimizers: Any = None
-    ) -> None:
+    def _create_inference_session(self, providers: Any, provider_options: Any, disabled_optimizers: Any = None) -> None:
         # ONNX Runtime comes here from the constructor, from set_providers() and for each of its fallbacks.
         def stock(names: Any, options: Any) -> None:
             super(ReproducibleSession, self)._create_inference_session(names, options, disabled_optimizers)

@@ -61,6 +61,22 @@ def apply(options: Any, attributes: Mapping[str, Any], entries: Mapping[str, str
         options.add_session_config_entry(key, text)
 
 
+def pinned_copy(options: Any, attributes: Mapping[str, Any], entries: Mapping[str, str], *, fresh: bool) -> Any | None:
+    """Return a copy of ``options`` with attributes and entries set; None where a copy would lose something or fails.
+
+    With ``fresh`` nobody else holds ``options``: they are changed and returned.
+    """
+    if has_providers(options):
+        return None
+    try:
+        copied = options if fresh else clone(options)
+        apply(copied, attributes, entries)
+    except Exception:
+        # E.g. a process-wide thread pool that does not exist: ONNX Runtime says so of the caller's own options.
+        return None
+    return copied
+
+
 @contextmanager
 def borrowed(options: Any, attributes: Mapping[str, Any], entries: Mapping[str, str]) -> Iterator[None]:
     """Change the caller's own ``options`` inside the block and put everything back after it.
