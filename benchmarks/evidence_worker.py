@@ -49,14 +49,14 @@ def input_of(spec: dict[str, Any]) -> Any:
 
         height, width = spec["photo"]
         photo = load_sample_image("china.jpg")[:height, :width, ::-1].astype(np.float32) / 255
-        mean, deviation = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+        mean, deviation = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
         return np.ascontiguousarray(((photo - mean) / deviation).transpose(2, 0, 1)[None], np.float32)
     return np.random.default_rng(0).standard_normal(spec["shape"]).astype(spec["dtype"])
 
 
 def make(job: dict[str, Any], data: bytes) -> Any:
     """Return a session of a job's side."""
-    providers = [(job["provider"], dict(job.get("provider_options", {}))), "CPUExecutionProvider"]
+    providers: list[Any] = [(job["provider"], dict(job.get("provider_options", {}))), "CPUExecutionProvider"]
     if job["provider"] == "CPUExecutionProvider":
         providers = ["CPUExecutionProvider"]
     if job["side"] == "stock":

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import onnxruntime
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
-from onnxruntime.capi.onnxruntime_inference_collection import check_and_normalize_provider_args
 
 from ortlock import native, session_options
-from ortlock.errors import NotReproducibleError
 from ortlock.guard import FALLBACK_OFF, Guard, check_interposer, missing_cuda
 from ortlock.policy import Mode
 from ortlock.report.model import Status
@@ -33,16 +31,6 @@ _UNKNOWN_OPERATOR = (C.Fail, C.InvalidGraph, C.NotImplemented)
 _ENVIRONMENT = threading.RLock()
 
 
-class _Everything:
-    """Every provider's name: ONNX Runtime itself warns, later and once, about those that are not available."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-
 @dataclass(frozen=True)
 class _Plan:
     """What is asked of ONNX Runtime."""
@@ -53,7 +41,8 @@ class _Plan:
     resolution: Resolution
 
     def resolve(self, mode: Mode) -> Resolution:
-        return resolve(mode, self.options, self.names, self.given, os.environ, onnxruntime.__version__)
+        with session_options.reading(self.options):
+            return resolve(mode, self.options, self.names, self.given, os.environ, onnxruntime.__version__)
 
 
 def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_options: Any) -> None:
@@ -67,27 +56,27 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
     if guard.mode is Mode.STRICT:
         session._enable_fallback = False
     caller = session._sess_options
-    options = C.get_default_session_options() if caller is None else caller
-    if not isinstance(options, C.SessionOptions):
-        stock(providers, provider_options)
-        return  # Not reached: ONNX Runtime takes nothing else.
-    names, given = check_and_normalize_provider_args(providers, provider_options, _Everything())
+    options = caller or C.get_default_session_options()
+    asked = _asked(providers, provider_options)
+    if asked is None or not isinstance(options, C.SessionOptions):
+        _unpinned(session, guard, lambda: stock(providers, provider_options))
+        return
     previous = native.enter(guard.number)
     # Inside a run of this session, or a second time inside its constructor: another session has failed.
     during_run = previous == guard.number
     fallback = during_run or (not guard.ready and guard.attempts > 1)
     if not fallback:
-        guard.requested = tuple(names)
+        guard.requested = tuple(dict.fromkeys(name for name, _ in asked))
     try:
-        plan = _plan(guard, options, names, given)
-        if names:
+        plan = _plan(guard, options, asked)
+        if asked:
             pinned = plan.resolution.provider_options
-            providers = names
-            provider_options = [{**own, **pinned.get(name, {})} for name, own in zip(names, given, strict=True)]
+            providers = [(name, {**given, **pinned.get(name, {})}) for name, given in asked]
+            provider_options = None
         with _environment(plan.resolution.environment):
             _make(session, plan, caller, lambda: stock(providers, provider_options))
     except (ValueError, RuntimeError) as error:
-        if guard.mode is Mode.STRICT and not guard.ready and any(name != CPU for name in names):
+        if guard.mode is Mode.STRICT and not guard.ready and any(name != CPU for name, _ in asked):
             error.add_note(f"ortlock: {FALLBACK_OFF}")
         raise
     finally:
@@ -96,14 +85,52 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
     guard.nodes = None
     if fallback:
         _tell_fallback(session, guard, during_run=during_run)
+    _check(session, guard, plan, fallback=fallback)
+
+
+def _unpinned(session: Any, guard: Guard, stock: Callable[[], None]) -> None:
+    """Pass on arguments that are not understood here: ONNX Runtime refuses them, or is newer and takes them."""
+    previous = native.enter(guard.number)
     try:
-        _check(session, guard, plan, fallback=fallback)
-    except NotReproducibleError:
-        _discard(session)
-        raise
+        stock()
+    finally:
+        native.leave(previous)
+    registered = session.get_provider_options()
+    plan = _Plan(session.get_session_options(), list(registered), list(registered.values()), Resolution())
+    guard.requested = tuple(registered)
+    guard.settings = plan.resolve(Mode.OBSERVE).states
+    guard.nodes = None
+    _check(session, guard, plan, fallback=False)
 
 
-def _plan(guard: Guard, options: Any, names: list[str], given: list[dict[str, str]]) -> _Plan:
+def _asked(providers: Any, provider_options: Any) -> list[tuple[str, dict[str, str]]] | None:
+    """Return names and options of the providers asked for; None for arguments that ONNX Runtime refuses."""
+    if providers is None:
+        return []
+    if not isinstance(providers, Sequence):
+        return None
+    pairs = list(providers)
+    if provider_options is not None:
+        if not isinstance(provider_options, Sequence) or len(provider_options) != len(pairs):
+            return None
+        if not all(isinstance(provider, str) for provider in pairs):
+            return None
+        pairs = list(zip(pairs, provider_options, strict=True))
+    asked = []
+    for pair in pairs:
+        name, given = (pair, {}) if isinstance(pair, str) else pair if _is_pair(pair) else (None, None)
+        if not isinstance(name, str) or not isinstance(given, dict):
+            return None
+        asked.append((name, {str(key): str(value) for key, value in given.items()}))
+    return asked
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2
+
+
+def _plan(guard: Guard, options: Any, asked: list[tuple[str, dict[str, str]]]) -> _Plan:
+    names, given = [name for name, _ in asked], [options for _, options in asked]
     registered = session_options.has_providers(options)
     if CUDA in C.get_available_providers() and (CUDA in names or registered):
         # Before ONNX Runtime makes a session that would resolve cuDNN's functions.
@@ -195,8 +222,7 @@ def _tell_fallback(session: Any, guard: Guard, *, during_run: bool) -> None:
 
 
 def _check(session: Any, guard: Guard, plan: _Plan, *, fallback: bool) -> None:
-    for text in plan.resolution.warnings:
-        guard.warn(text)
+    """Say in pin, and refuse in strict, what is wrong with the session that was made."""
     problems = []
     if CUDA in guard.requested and CUDA not in session.get_providers() and not fallback:
         problems.append(missing_cuda())
@@ -205,10 +231,11 @@ def _check(session: Any, guard: Guard, plan: _Plan, *, fallback: bool) -> None:
     if guard.mode is Mode.STRICT:
         guard.facts = gather(session, guard)
         if problem := problems[0] if problems else unmet(guard.facts):
+            _discard(session)
             raise problem
     elif guard.mode is Mode.PIN:
-        for problem in problems:
-            guard.warn(str(problem))
+        for text in (*plan.resolution.warnings, *map(str, problems)):
+            guard.warn(text)
 
 
 def _discard(session: Any) -> None:

@@ -87,7 +87,7 @@ def _array(state: _Hash, array: np.ndarray[Any, Any]) -> None:
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     _field(state, little.dtype.name.encode())
     _shape(state, array.shape)
-    _field(state, memoryview(np.ascontiguousarray(little)).cast("B") if array.size else b"")
+    _field(state, np.ascontiguousarray(little).tobytes())
 
 
 def _shape(state: _Hash, shape: Sequence[int]) -> None:

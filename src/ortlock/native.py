@@ -63,7 +63,7 @@ class PlanRecord:
     operation: str
     """E.g. ``ConvolutionForward``, ``ConvolutionBackwardData``, ``ConvolutionForward+Pointwise``."""
     tensors: tuple[str, ...]
-    """E.g. ``x f32[1,128,28,28]``, ``w f32[128,64,4,4]``, ``y f32[1,64,56,56]``; layouts other than packed are named."""
+    """E.g. ``x f32[1,128,28,28]``, ``y f32[1,64,56,56]``; layouts other than packed are named."""
     attributes: str
     """E.g. ``pad=1,1 stride=2,2 dilation=1,1 compute=f32``."""
     engine: int

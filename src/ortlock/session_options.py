@@ -21,7 +21,9 @@ TINY_MODEL = bytes.fromhex(
     "08080112040a020801620f0a0179120a0a08080112040a02080142040a00100d"
 )
 
-_BORROWING = threading.RLock()
+_CHANGED = threading.Condition()
+_BORROWED: set[int] = set()
+"""Identities of the options objects that are changed at the moment."""
 
 
 def clone(options: Any) -> Any:
@@ -36,6 +38,10 @@ def clone(options: Any) -> Any:
         # The scratch session has opened a profile of its own: nobody asked for that file.
         with suppress(OSError):
             Path(scratch.end_profiling()).unlink()
+    # A session settles its options, e.g. runs one thread sequentially; what is wanted is a copy of the question.
+    for name, kind in vars(type(options)).items():
+        if isinstance(kind, property) and kind.fset and getattr(copied, name) != getattr(options, name):
+            setattr(copied, name, getattr(options, name))
     return copied
 
 
@@ -69,7 +75,8 @@ def pinned_copy(options: Any, attributes: Mapping[str, Any], entries: Mapping[st
     if has_providers(options):
         return None
     try:
-        copied = options if fresh else clone(options)
+        with reading(options):
+            copied = options if fresh else clone(options)
         apply(copied, attributes, entries)
     except Exception:
         # E.g. a process-wide thread pool that does not exist: ONNX Runtime says so of the caller's own options.
@@ -78,16 +85,38 @@ def pinned_copy(options: Any, attributes: Mapping[str, Any], entries: Mapping[st
 
 
 @contextmanager
+def reading(options: Any) -> Iterator[None]:
+    """Keep ``options`` from being borrowed inside the block; waits while they are."""
+    with _CHANGED:
+        _CHANGED.wait_for(lambda: id(options) not in _BORROWED)
+        yield
+
+
+@contextmanager
 def borrowed(options: Any, attributes: Mapping[str, Any], entries: Mapping[str, str]) -> Iterator[None]:
     """Change the caller's own ``options`` inside the block and put everything back after it.
 
-    Entries that the caller has not set are left out: ONNX Runtime cannot remove an entry. One caller at a time.
+    Entries that the caller has not set are left out: ONNX Runtime cannot remove an entry. One borrower at a time.
     """
-    with _BORROWING:
+    with reading(options):
         attributes_before = {name: getattr(options, name) for name in attributes}
         entries_before = {key: text for key in entries if (text := config_entry(options, key)) is not None}
+        _BORROWED.add(id(options))
         try:
             apply(options, attributes, {key: entries[key] for key in entries_before})
-            yield
-        finally:
-            apply(options, attributes_before, entries_before)
+        except BaseException:
+            _give_back(options, attributes_before, entries_before)
+            raise
+    try:
+        yield
+    finally:
+        with _CHANGED:
+            _give_back(options, attributes_before, entries_before)
+
+
+def _give_back(options: Any, attributes: Mapping[str, Any], entries: Mapping[str, str]) -> None:
+    try:
+        apply(options, attributes, entries)
+    finally:
+        _BORROWED.discard(id(options))
+        _CHANGED.notify_all()

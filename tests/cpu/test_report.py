@@ -190,6 +190,15 @@ def test_markdown_escapes_cells(report: ReproducibilityReport) -> None:
     assert "| process | unknown | none |" in tables
 
 
+def test_reasons_of_other_machines_are_apart() -> None:
+    built = build(facts("Conv"), ModelIdentity(None, None, None), {})
+    assert built.verdict is Verdict.BITWISE
+    assert built.reasons == ()
+    assert [reason.code for reason in built.machine_reasons] == ["ranking-by-machine"]
+    assert str(built).splitlines()[1].startswith("scopes: run holds (by construction)")
+    assert "  on another machine unknown: cuDNN: " in str(built)
+
+
 def test_scope_by_name(report: ReproducibilityReport) -> None:
     assert report.scope("run").status is Status.UNKNOWN
     with pytest.raises(KeyError, match="no scope 'planet'"):

@@ -36,10 +36,11 @@ def _sections(report: ReproducibilityReport) -> Iterator[str]:
     yield "## Scopes"
     yield ""
     yield from _table(("scope", "status", "basis"), ((c.scope, c.status, c.basis) for c in report.scopes))
-    if report.reasons:
+    reasons = (*report.reasons, *report.machine_reasons)
+    if reasons:
         yield "## Why not everything holds"
         yield ""
-        rows = ((r.status, r.subject, r.text, r.remedy) for r in report.reasons)
+        rows = ((r.status, r.subject, r.text, r.remedy) for r in reasons)
         yield from _table(("makes it", "what", "why", "remedy"), rows)
     if report.operators:
         yield "## Operators"

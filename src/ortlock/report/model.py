@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -104,9 +104,18 @@ class ReproducibilityReport:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Every reason that keeps a scope from holding, each once."""
-        found = {reason: None for claim in self.scopes for reason in claim.reasons if reason.status is not Status.HOLDS}
-        return tuple(found)
+        """Every reason that keeps the verdict from being ``bitwise``, each once."""
+        return self._reasons(claim for claim in self.scopes if claim.scope != "machine")
+
+    @property
+    def machine_reasons(self) -> tuple[Reason, ...]:
+        """What else keeps the scope ``machine`` from holding."""
+        return tuple(reason for reason in self._reasons([self.scope("machine")]) if reason not in self.reasons)
+
+    @staticmethod
+    def _reasons(claims: Iterable[ScopeClaim]) -> tuple[Reason, ...]:
+        found = (reason for claim in claims for reason in claim.reasons if reason.status is not Status.HOLDS)
+        return tuple(dict.fromkeys(found))
 
     def scope(self, name: str) -> ScopeClaim:
         """Return the claim of one scope.

@@ -61,6 +61,8 @@ def _lines(report: ReproducibilityReport) -> Iterator[str]:
         for claim in report.scopes
     )
     yield f"scopes: {scopes}"
+    for reason in report.machine_reasons:
+        yield f"  on another machine {reason.status}: {reason.subject}: {reason.text}"
     if report.operators:
         counts: dict[str, int] = {}
         for finding in report.operators:

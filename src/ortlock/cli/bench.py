@@ -1,0 +1,247 @@
+"""``ortlock bench MODEL``: what reproducibility costs on a model of the user's."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ortlock.cli.errors import CommandError, cannot_load, readable_model
+from ortlock.cli.inputs import (
+    Feed,
+    InputError,
+    input_specs,
+    load_npz,
+    parse_dims,
+    parse_shapes,
+    seeded_feeds,
+)
+from ortlock.cli.options import (
+    DOES_NOT_HOLD,
+    HOLDS,
+    choose_providers,
+    json_option,
+    progress,
+    provider_option,
+    show_json,
+    show_table,
+)
+
+SIDES = ("stock", "observe", "pin", "strict")
+
+
+@dataclass
+class Side:
+    """One side's sessions and what was measured of it."""
+
+    name: str
+    session: Any = None
+    refused: str | None = None
+    first_ms: float = 0.0
+    fixed: list[float] = field(default_factory=list)
+    """Milliseconds a run, one shape: the median of each round."""
+    changing: list[float] = field(default_factory=list)
+    """The same with the shape changing at every run."""
+    distinct: int = 0
+
+    def summary(self, stock: Side) -> dict[str, Any]:
+        """Return the figures, times as medians with their interquartile range, and ratios to stock."""
+        if self.refused:
+            return {"refused": self.refused}
+        result: dict[str, Any] = {"first_run_ms": self.first_ms, "distinct": self.distinct}
+        for name, own, base in (("fixed", self.fixed, stock.fixed), ("changing", self.changing, stock.changing)):
+            if own:
+                ratio = statistics.median(own) / statistics.median(base) if base else None
+                result[name] = {"ms": statistics.median(own), "iqr_ms": _spread(own), "ratio": ratio}
+        return result
+
+
+@click.command("bench")
+@click.argument("model", type=click.Path(path_type=Path))
+@provider_option
+@click.option(
+    "--inputs", type=click.Path(path_type=Path), multiple=True, help="FILE.npz, one array an input; may be repeated."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of made-up inputs.")
+@click.option("--dim", multiple=True, metavar="NAME=N", help="Size of a symbolic dimension; may be repeated.")
+@click.option("--shapes", default="", metavar="SHAPES", help="Several shapes: x:1x3x224x224,x:1x3x256x256.")
+@click.option("--sessions", type=click.IntRange(1), default=3, show_default=True, help="Sessions for distinct outputs.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+@click.option("--runs", type=click.IntRange(1), default=20, show_default=True, help="Runs a round.")
+@click.option("--warmup", type=click.IntRange(0), default=3, show_default=True, help="Runs of each shape beforehand.")
+@json_option
+def command(
+    model: Path,
+    provider: str,
+    inputs: tuple[Path, ...],
+    seed: int,
+    dim: tuple[str, ...],
+    shapes: str,
+    sessions: int,
+    rounds: int,
+    runs: int,
+    warmup: int,
+    as_json: bool,
+) -> int:
+    """Measure what reproducibility costs on MODEL: stock, observe, pin and strict, in interleaved rounds.
+
+    Exit status 1 if strict refuses the model or its outputs differ.
+    """
+    path = str(readable_model(model))
+    providers = choose_providers(provider)
+    sides = [Side(name) for name in SIDES]
+    # Sessions that intercept come before stock's, which would otherwise have resolved cuDNN's functions.
+    for side in sorted(sides, key=lambda side: side.name == "stock"):
+        _open(side, path, providers)
+    stock = sides[0]
+    feeds = _feeds(stock.session, inputs, seed, dim, shapes)
+    open_sides = [side for side in sides if side.session is not None]
+    with progress(as_json) as bar:
+        task = bar.add_task("measuring", total=len(open_sides) * (1 + sessions) + rounds * len(open_sides))
+        for side in open_sides:
+            _first(side, feeds, warmup, path)
+            bar.advance(task)
+        for _ in range(rounds):
+            for side in open_sides:
+                if side.session is not None:
+                    side.fixed.append(_median_ms(side.session, feeds[:1], runs))
+                    if len(feeds) > 1:
+                        side.changing.append(_median_ms(side.session, feeds, max(runs, len(feeds))))
+                bar.advance(task)
+        for side in open_sides:
+            if side.session is not None:
+                side.distinct = _distinct(side, path, providers, feeds, sessions)
+            bar.advance(task, sessions)
+    strict = sides[-1]
+    holds = strict.refused is None and strict.distinct == 1
+    _show(model, providers, sides, feeds, sessions, rounds, runs, holds, as_json)
+    return HOLDS if holds else DOES_NOT_HOLD
+
+
+def _make(side: str, path: str, providers: Sequence[str]) -> Any:
+    import onnxruntime
+
+    from ortlock import ReproducibilityWarning, ReproducibleSession
+
+    if side == "stock":
+        return onnxruntime.InferenceSession(path, providers=list(providers))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReproducibilityWarning)
+        return ReproducibleSession(path, providers=list(providers), mode=side)
+
+
+def _open(side: Side, path: str, providers: Sequence[str]) -> None:
+    from ortlock import NotReproducibleError
+
+    try:
+        side.session = _make(side.name, path, providers)
+    except NotReproducibleError as error:
+        side.refused = str(error)
+    except Exception as error:
+        raise cannot_load(Path(path), error) from error
+
+
+def _feeds(session: Any, inputs: Sequence[Path], seed: int, dim: Sequence[str], shapes: str) -> list[Feed]:
+    specs = input_specs(session)
+    if inputs:
+        if dim or shapes:
+            raise InputError("--inputs gives the shapes itself; leave out --dim and --shapes.")
+        return [load_npz(path, specs) for path in inputs]
+    return seeded_feeds(specs, seed, parse_dims(dim), parse_shapes(shapes) if shapes else {})
+
+
+def _first(side: Side, feeds: Sequence[Feed], warmup: int, path: str) -> None:
+    """Time the first run and warm up; strict may refuse at its first run."""
+    from ortlock import NotReproducibleError
+
+    started = time.perf_counter()
+    try:
+        side.session.run(None, feeds[0])
+        side.first_ms = (time.perf_counter() - started) * 1e3
+        for feed in feeds:
+            for _ in range(warmup):
+                side.session.run(None, feed)
+    except NotReproducibleError as error:
+        side.refused, side.session = str(error), None
+    except Exception as error:
+        cause = " ".join(str(error).split())
+        raise CommandError(
+            f"{path}: does not run with these inputs ({side.name}): {cause}. See --shapes and --dim."
+        ) from error
+
+
+def _median_ms(session: Any, feeds: Sequence[Feed], runs: int) -> float:
+    times = []
+    for index in range(runs):
+        started = time.perf_counter()
+        session.run(None, feeds[index % len(feeds)])
+        times.append((time.perf_counter() - started) * 1e3)
+    return statistics.median(times)
+
+
+def _distinct(side: Side, path: str, providers: Sequence[str], feeds: Sequence[Feed], sessions: int) -> int:
+    """Return the most distinct outputs that any feed gave over new sessions, two runs each."""
+    from ortlock import digest
+
+    seen: list[set[str]] = [set() for _ in feeds]
+    for _ in range(sessions):
+        session = _make(side.name, path, providers)
+        for digests, feed in zip(seen, feeds, strict=True):
+            for _ in range(2):
+                digests.add(digest(session.run(None, feed)))
+    return max(len(digests) for digests in seen)
+
+
+def _spread(values: Sequence[float]) -> float:
+    if len(values) < 2:
+        return 0.0
+    lower, _, upper = statistics.quantiles(values, n=4, method="inclusive")
+    return upper - lower
+
+
+def _show(
+    model: Path,
+    providers: Sequence[str],
+    sides: Sequence[Side],
+    feeds: Sequence[Feed],
+    sessions: int,
+    rounds: int,
+    runs: int,
+    holds: bool,
+    as_json: bool,
+) -> None:
+    results = {side.name: side.summary(sides[0]) for side in sides}
+    if as_json:
+        asked = {"rounds": rounds, "runs": runs, "sessions": sessions, "shapes": len(feeds)}
+        show_json({"model": str(model), "provider": providers[0], **asked, "sides": results, "holds": holds})
+        return
+    several = len(feeds) > 1
+    header = ["", "first run", "one shape", "ratio", f"distinct of {2 * sessions}"]
+    if several:
+        header[4:4] = [f"{len(feeds)} shapes in turn", "ratio"]
+    rows = []
+    for name, result in results.items():
+        if "refused" in result:
+            rows.append([name, "refused", *[""] * (len(header) - 2)])
+            continue
+        row = [name, f"{result['first_run_ms']:.1f} ms", *_cells(result["fixed"])]
+        if several:
+            row += _cells(result["changing"])
+        rows.append([*row, str(result["distinct"])])
+    title = (
+        f"{model.name} on {providers[0]}: median of {rounds} interleaved rounds of {runs} runs (interquartile range)"
+    )
+    show_table(title, header, rows)
+    for name, result in results.items():
+        if "refused" in result:
+            print(f"{name} refuses: {result['refused']}")
+
+
+def _cells(figures: dict[str, Any]) -> list[str]:
+    return [f"{figures['ms']:.3f} ms ({figures['iqr_ms']:.3f})", f"{figures['ratio']:.3f}"]

@@ -1,0 +1,203 @@
+"""Inputs for commands that run a model: from a file, or seeded and made from the model's own types and shapes."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Feed = dict[str, Any]
+
+_DTYPES: dict[str, type[np.generic]] = {
+    "float": np.float32,
+    "double": np.float64,
+    "float16": np.float16,
+    "int8": np.int8,
+    "int16": np.int16,
+    "int32": np.int32,
+    "int64": np.int64,
+    "uint8": np.uint8,
+    "uint16": np.uint16,
+    "uint32": np.uint32,
+    "uint64": np.uint64,
+    "bool": np.bool_,
+}
+
+
+class InputError(ValueError):
+    """The inputs that were asked for do not fit the model; the text says which, why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One input of a model."""
+
+    name: str
+    type: str
+    """As ONNX Runtime writes it, e.g. ``tensor(float)``."""
+    shape: tuple[int | str | None, ...]
+    """Sizes; a symbolic dimension by its name, None where it has none."""
+
+
+def input_specs(session: Any) -> tuple[InputSpec, ...]:
+    """Return the inputs of an ``onnxruntime.InferenceSession``."""
+    return tuple(InputSpec(arg.name, arg.type, tuple(arg.shape)) for arg in session.get_inputs())
+
+
+def parse_dims(texts: Sequence[str]) -> dict[str, int]:
+    """Return ``NAME=N`` texts as a dictionary.
+
+    Raises:
+        InputError: a text has another form.
+    """
+    dims = {}
+    for text in texts:
+        name, separator, value = text.rpartition("=")
+        if not separator or not name or not re.fullmatch(r"[1-9][0-9]*", value):
+            raise InputError(f"--dim {text!r}: give NAME=N with a positive number, e.g. --dim batch=1.")
+        dims[name] = int(value)
+    return dims
+
+
+def parse_shapes(text: str) -> dict[str, list[tuple[int, ...]]]:
+    """Return ``x:1x3x224x224,x:1x3x256x256,mask:1x77`` as shapes by input; a shape without a name goes with the last.
+
+    Raises:
+        InputError: the text has another form.
+    """
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+    name = ""
+    for part in text.split(","):
+        before, separator, shape = part.strip().rpartition(":")
+        name = before if separator else name
+        if not name or not re.fullmatch(r"[0-9]+(x[0-9]+)*", shape):
+            raise InputError(
+                f"--shapes {text!r}: give NAME:AxBxC, several with commas, e.g. x:1x3x224x224,x:1x3x256x256."
+            )
+        shapes.setdefault(name, []).append(tuple(int(size) for size in shape.split("x")))
+    return shapes
+
+
+def load_npz(path: Path, specs: Sequence[InputSpec]) -> Feed:
+    """Return the arrays of an .npz file by input name.
+
+    Raises:
+        InputError: the file cannot be read, lacks an input or holds one that the model does not have.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            feed = {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"--inputs {path}: {error}. Write it with numpy.savez(path, NAME=array, ...).") from error
+    wanted = {spec.name for spec in specs}
+    if missing := sorted(wanted - set(feed)):
+        raise InputError(
+            f"--inputs {path}: holds no {', '.join(missing)}; it holds {', '.join(sorted(feed)) or 'nothing'}."
+        )
+    if extra := sorted(set(feed) - wanted):
+        raise InputError(
+            f"--inputs {path}: the model has no input {', '.join(extra)}; it has {', '.join(sorted(wanted))}."
+        )
+    return feed
+
+
+def seeded_feeds(
+    specs: Sequence[InputSpec], seed: int, dims: Mapping[str, int], shapes: Mapping[str, Sequence[tuple[int, ...]]]
+) -> list[Feed]:
+    """Return one feed for each shape that was asked for; inputs with fewer shapes keep their last one.
+
+    A symbolic dimension takes its size from ``dims``; an unnamed or unset first one is 1.
+
+    Raises:
+        InputError: a dimension is open, a name or a rank does not fit, or a type cannot be made up.
+    """
+    known = {spec.name: spec for spec in specs}
+    if unknown := sorted(set(shapes) - set(known)):
+        raise InputError(f"--shapes: the model has no input {', '.join(unknown)}; it has {', '.join(known)}.")
+    symbols = {size for spec in specs for size in spec.shape if isinstance(size, str)}
+    if unused := sorted(set(dims) - symbols):
+        raise InputError(
+            f"--dim: the model has no dimension {', '.join(unused)}; it has {', '.join(sorted(symbols)) or 'none'}."
+        )
+    for name, asked in shapes.items():
+        for shape in asked:
+            _check(known[name], shape)
+    if open_ := sorted(set(_open_dimensions(specs, dims, shapes))):
+        raise InputError(
+            f"these dimensions of the model have no size: {', '.join(open_)}. Set them with "
+            f"{' '.join(f'--dim {name.split()[0]}=N' for name in open_ if '[' not in name) or '--shapes'}"
+            " or --shapes NAME:AxBxC."
+        )
+    count = max((len(asked) for asked in shapes.values()), default=1)
+    return [_feed(specs, seed, dims, shapes, index) for index in range(count)]
+
+
+def _open_dimensions(
+    specs: Sequence[InputSpec], dims: Mapping[str, int], shapes: Mapping[str, Sequence[tuple[int, ...]]]
+) -> list[str]:
+    found = []
+    for spec in specs:
+        if spec.name in shapes:
+            continue
+        for axis, size in enumerate(spec.shape):
+            if isinstance(size, int) and size > 0:
+                continue
+            if isinstance(size, str) and size in dims:
+                continue
+            if axis != 0:
+                found.append(size if isinstance(size, str) and size != "?" else f"{spec.name}[{axis}]")
+    return found
+
+
+def _check(spec: InputSpec, shape: tuple[int, ...]) -> None:
+    if len(shape) != len(spec.shape):
+        raise InputError(
+            f"--shapes {spec.name}: {len(shape)} sizes for the {len(spec.shape)} axes of {list(spec.shape)}."
+        )
+    for axis, (given, wanted) in enumerate(zip(shape, spec.shape, strict=True)):
+        if isinstance(wanted, int) and wanted > 0 and given != wanted:
+            raise InputError(f"--shapes {spec.name}: axis {axis} is {wanted} in the model, not {given}.")
+
+
+def _feed(
+    specs: Sequence[InputSpec],
+    seed: int,
+    dims: Mapping[str, int],
+    shapes: Mapping[str, Sequence[tuple[int, ...]]],
+    index: int,
+) -> Feed:
+    feed: Feed = {}
+    for number, spec in enumerate(specs):
+        if spec.type.startswith("optional"):
+            continue
+        asked = shapes.get(spec.name)
+        shape = asked[min(index, len(asked) - 1)] if asked else tuple(_size(size, dims) for size in spec.shape)
+        feed[spec.name] = _values(spec, shape, np.random.default_rng([seed, number, index]))
+    return feed
+
+
+def _size(size: int | str | None, dims: Mapping[str, int]) -> int:
+    if isinstance(size, int) and size > 0:
+        return size
+    return dims.get(size, 1) if isinstance(size, str) else 1
+
+
+def _values(spec: InputSpec, shape: tuple[int, ...], random: np.random.Generator) -> NDArray[Any]:
+    found = re.fullmatch(r"tensor\((\w+)\)", spec.type)
+    if found and found[1] == "string":
+        return np.array([f"text {number}" for number in random.integers(0, 100, shape).ravel()], object).reshape(shape)
+    if not found or found[1] not in _DTYPES:
+        raise InputError(
+            f"input {spec.name} is a {spec.type}, which cannot be made up; give it with --inputs FILE.npz."
+        )
+    dtype = np.dtype(_DTYPES[found[1]])
+    if dtype.kind == "f":
+        return random.standard_normal(shape).astype(dtype)
+    # Zeros and ones are safe as indices, lengths and masks.
+    return random.integers(0, 2, shape).astype(dtype)
