@@ -110,7 +110,12 @@ def test_subgraphs_functions_and_attributes_are_read() -> None:
         [helper.make_tensor_value_info("o", TensorProto.FLOAT, None)],
     )
     function = helper.make_function(
-        "f", "Mine", ["a"], ["b"], [helper.make_node("Tanh", ["a"], ["b"], name="in_function")], [helper.make_opsetid("", 16)]
+        "f",
+        "Mine",
+        ["a"],
+        ["b"],
+        [helper.make_node("Tanh", ["a"], ["b"], name="in_function")],
+        [helper.make_opsetid("", 16)],
     )
     graph = helper.make_graph(
         [

@@ -15,7 +15,9 @@ from ortlock.report import Event, Facts, ModelIdentity, ReproducibilityReport, S
 from ortlock.settings import Origin, SettingState
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-ATTACHED = InterposerState(True, True, "dlsym", "/p/provider.so", 1, (), "/p/libcudnn.so.9", 91900, {"cudnnCreate": 2}, ())
+ATTACHED = InterposerState(
+    True, True, "dlsym", "/p/provider.so", 1, (), "/p/libcudnn.so.9", 91900, {"cudnnCreate": 2}, ()
+)
 DETACHED = InterposerState(False, False, "none", None, 0, (), None, 0, {}, ())
 USED = PlanRecord(
     api="graph",
@@ -116,7 +118,11 @@ MEMORY = SettingState("gpu_mem_limit", "provider option", CUDA, "1", "1", Origin
             Verdict.NOT_GUARANTEED,
             "plan-unreadable",
         ),
-        (facts("Conv", mode=Mode.OBSERVE, records=SessionRecords(0, 0, (), ())), Verdict.NOT_GUARANTEED, "plans-unseen"),
+        (
+            facts("Conv", mode=Mode.OBSERVE, records=SessionRecords(0, 0, (), ())),
+            Verdict.NOT_GUARANTEED,
+            "plans-unseen",
+        ),
         (facts("Relu", nodes=NodeList((), "unknown"), findings=()), Verdict.NOT_GUARANTEED, "nodes-unknown"),
         (facts("Relu", provider="TensorrtExecutionProvider"), Verdict.NOT_GUARANTEED, "provider-unknown"),
         (facts("Relu", providers=(CPU,)), Verdict.NOT_GUARANTEED, "provider-missing"),

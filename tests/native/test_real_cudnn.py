@@ -16,6 +16,7 @@ import pytest
 
 from .building import build, cudnn_wheels
 
+WORKER = Path(__file__).with_name("real_cudnn_worker.py")
 OBSERVE, PIN, STRICT = 0, 1, 2
 MODE_B = 1  # what ONNX Runtime calls EXHAUSTIVE
 
@@ -41,8 +42,7 @@ def plan(stand_ins: Path, cases: list[list[Any]]) -> dict[str, Any]:
     libraries = [str(stand_ins / "driver"), *(str(path) for path in sorted(wheels.glob("*/lib")))]
     environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("real_cudnn_worker.py")), str(stand_ins), str(wheels)]
-        + [json.dumps(cases)],
+        [sys.executable, str(WORKER), str(stand_ins), str(wheels), json.dumps(cases)],
         capture_output=True,
         text=True,
         check=False,

@@ -34,8 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Whatever goes wrong is told in one line on standard error; with ``ORTLOCK_DEBUG=1`` the traceback comes too.
     """
     try:
+        arguments = list(sys.argv[1:] if arguments is None else arguments)
+        if not arguments:
+            print(app.get_help(click.Context(app, info_name="ortlock")))
+            return BAD_INPUT
         resolve_mode(None)
-        status = app(args=None if arguments is None else list(arguments), prog_name="ortlock", standalone_mode=False)
+        status = app(args=arguments, prog_name="ortlock", standalone_mode=False)
         return status if isinstance(status, int) else 0
     except click.ClickException as error:
         print(f"ortlock: {error.format_message()}", file=sys.stderr)

@@ -107,8 +107,9 @@ def command(
         for side in open_sides:
             _first(side, feeds, warmup, path)
             bar.advance(task)
-        for _ in range(rounds):
-            for side in open_sides:
+        for number in range(rounds):
+            # Back and forth, so that no side always follows the same one.
+            for side in open_sides if number % 2 == 0 else open_sides[::-1]:
                 if side.session is not None:
                     side.fixed.append(_median_ms(side.session, feeds[:1], runs))
                     if len(feeds) > 1:

@@ -71,15 +71,16 @@ def choose_providers(choice: str) -> list[str]:
 
 
 def progress(quiet: bool) -> Progress:
-    """Return a progress bar on standard error that goes away when done."""
+    """Return a progress bar on standard error that goes away when done; none where nobody watches."""
+    console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
-        disable=quiet,
+        disable=quiet or not console.is_terminal,
     )
 
 

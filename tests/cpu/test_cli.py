@@ -1,0 +1,195 @@
+"""The commands, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from ortlock import __version__, models
+from ortlock.cli import main
+
+CUDA_HERE = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(models.conv_net(2))
+    return path
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = main(arguments)
+    shown = capsys.readouterr()
+    return status, shown.out, shown.err
+
+
+def test_python_dash_m_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ortlock", "--version"], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, f"ortlock {__version__}\n")
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys)[0] == 2
+    status, out, _ = call(capsys, "--help")
+    assert status == 0
+    for name in ("demo", "doctor", "bench", "Exit status"):
+        assert name in out
+
+
+def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, "demo", "--provider", "cpu", "--sessions", "2", "--runs", "1", "--threads", "2")
+    assert status == 0
+    assert "Distinct outputs of 4 runs: 2 sessions, 2 threads each, CPUExecutionProvider" in " ".join(out.split())
+    for output in models.DEMO_OUTPUTS:
+        assert output in out
+    assert "bitwise (mode strict, CPUExecutionProvider)" in out
+
+
+def test_demo_json(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("demo", "--provider", "cpu", "--sessions", "1", "--runs", "2", "--threads", "1", "--json")
+    status, out, err = call(capsys, *arguments)
+    result: dict[str, Any] = json.loads(out)
+    assert status == 0
+    assert err == ""
+    assert result["runs"] == 2
+    assert result["holds"] is True
+    assert result["distinct"]["conv_transpose"] == {"stock": 1, "ortlock": 1}
+    assert result["report"]["schema"] == 1
+    assert result["report"]["verdict"] == "bitwise"
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, "doctor", "--json")
+    result = json.loads(out)
+    assert status == 0
+    assert result["works"] is True
+    assert result["available_providers"] == onnxruntime.get_available_providers()
+    assert result["environment"]["onnxruntime"] == onnxruntime.__version__
+    assert {setting["key"] for setting in result["settings"]} >= {
+        "intra_op_num_threads",
+        "use_deterministic_compute",
+    } - (set() if CUDA_HERE else {"use_deterministic_compute"})
+    if not CUDA_HERE:
+        assert result["cuda_usable"] is False
+        assert result["interposer"]["attached"] is False
+        assert "no CUDA provider" in result["advice"][0]
+    assert call(capsys, "doctor")[0] == 0
+
+
+def test_bench_fixed_shape(capsys: pytest.CaptureFixture[str], net: Path) -> None:
+    few = ("--rounds", "2", "--runs", "2", "--warmup", "1", "--sessions", "2", "--provider", "cpu", "--dim", "size=16")
+    status, out, _ = call(capsys, "bench", str(net), *few, "--json")
+    result = json.loads(out)
+    assert status == 0
+    assert result["holds"] is True
+    assert list(result["sides"]) == ["stock", "observe", "pin", "strict"]
+    for side in result["sides"].values():
+        assert side["distinct"] == 1
+        assert side["fixed"]["ms"] > 0
+        assert "changing" not in side
+    assert result["sides"]["stock"]["fixed"]["ratio"] == 1
+    status, out, _ = call(capsys, "bench", str(net), *few)
+    assert status == 0
+    assert "distinct of 4" in out
+
+
+def test_bench_several_shapes_and_files(capsys: pytest.CaptureFixture[str], net: Path, tmp_path: Path) -> None:
+    few = ("--rounds", "2", "--runs", "2", "--warmup", "0", "--sessions", "1", "--provider", "cpu", "--json")
+    status, out, _ = call(capsys, "bench", str(net), *few, "--shapes", "x:1x3x16x16,1x3x24x24")
+    result = json.loads(out)
+    assert (status, result["shapes"]) == (0, 2)
+    assert result["sides"]["pin"]["changing"]["ms"] > 0
+    files = []
+    for size in (8, 12):
+        np.savez(tmp_path / f"{size}.npz", x=np.ones((1, 3, size, size), np.float32))
+        files += ["--inputs", str(tmp_path / f"{size}.npz")]
+    assert json.loads(call(capsys, "bench", str(net), *few, *files)[1])["shapes"] == 2
+
+
+def test_bench_shows_what_strict_refuses(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from onnx import TensorProto, helper
+
+    node = helper.make_node("RandomNormalLike", ["x"], ["y"], name="dice", seed=1.0)
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
+    graph = helper.make_graph([node], "g", value[:1], value[1:])
+    path = tmp_path / "random.onnx"
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
+    )
+    few = ("--rounds", "1", "--runs", "1", "--sessions", "2", "--provider", "cpu")
+    status, out, _ = call(capsys, "bench", str(path), *few, "--json")
+    result = json.loads(out)
+    assert status == 1
+    assert "dice (RandomNormalLike)" in result["sides"]["strict"]["refused"]
+    assert result["sides"]["stock"]["distinct"] > 1
+    status, out, _ = call(capsys, "bench", str(path), *few)
+    assert status == 1
+    assert "strict refuses: dice (RandomNormalLike)" in out
+
+
+BAD: dict[str, tuple[tuple[str, ...], str]] = {
+    "missing file": (("bench", "no.onnx"), "no.onnx: no such file. Give the path of an ONNX model."),
+    "corrupt model": (("bench", "corrupt.onnx"), "corrupt.onnx: ONNX Runtime cannot load it: "),
+    "empty file": (("bench", "empty.onnx"), "empty.onnx: the file is empty."),
+    "folder": (("bench", "."), ".: a folder, not a model."),
+    "open dimension": (("bench", "net.onnx"), "these dimensions of the model have no size: size."),
+    "wrong shape": (("bench", "net.onnx", "--shapes", "x:1x4x8x8"), "axis 1 is 3 in the model, not 4"),
+    "shape that does not run": (
+        ("bench", "net.onnx", "--shapes", "x:1x3x0x0"),
+        "net.onnx: does not run with these inputs",
+    ),
+    "unknown command": (("lokc",), "No such command 'lokc'"),
+    "bad number": (("demo", "--sessions", "0"), "Invalid value for '--sessions'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, net: Path, case: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corrupt.onnx").write_bytes(b"\xff" * 200)
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    arguments, text = BAD[case]
+    provider = ("--provider", "cpu") if arguments[0] == "bench" else ()
+    status, out, err = call(capsys, *arguments, *provider)
+    assert status == 2
+    assert out == ""
+    assert err.startswith("ortlock: ")
+    assert text in err
+    assert err.count("\n") == 1
+
+
+def test_unknown_mode_in_the_environment(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTLOCK_MODE", "careful")
+    status, _, err = call(capsys, "doctor")
+    assert status == 2
+    assert err == "ortlock: ORTLOCK_MODE='careful' is no mode of ortlock; choose one of 'observe', 'pin', 'strict'.\n"
+
+
+@pytest.mark.skipif(CUDA_HERE, reason="this ONNX Runtime has a CUDA provider")
+def test_cuda_asked_for_and_absent(capsys: pytest.CaptureFixture[str], net: Path) -> None:
+    for arguments in (("demo",), ("bench", str(net), "--dim", "size=8")):
+        status, out, err = call(capsys, *arguments, "--provider", "cuda")
+        assert (status, out) == (2, "")
+        assert err.startswith("ortlock: CUDAExecutionProvider: asked for, and ONNX Runtime ")
+        assert "ortlock doctor" in err
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = f"{sys.executable} -m ortlock doctor | head -c 10"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False, env=os.environ, timeout=120
+    )
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,129 @@
+"""Inputs for commands that run a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ortlock.cli.inputs import InputError, InputSpec, load_npz, parse_dims, parse_shapes, seeded_feeds
+
+IMAGE = InputSpec("x", "tensor(float)", ("batch", 3, "height", "width"))
+MASK = InputSpec("mask", "tensor(int64)", ("batch", "length"))
+
+
+def test_symbolic_dimensions_come_from_dim() -> None:
+    feed = seeded_feeds([IMAGE, MASK], 0, {"height": 4, "width": 5, "length": 6, "batch": 2}, {})[0]
+    assert feed["x"].shape == (2, 3, 4, 5)
+    assert feed["mask"].shape == (2, 6)
+
+
+def test_an_unset_first_axis_is_one() -> None:
+    assert seeded_feeds([IMAGE], 0, {"height": 4, "width": 5}, {})[0]["x"].shape == (1, 3, 4, 5)
+    assert seeded_feeds([InputSpec("x", "tensor(float)", (None, 2))], 0, {}, {})[0]["x"].shape == (1, 2)
+
+
+def test_open_dimensions_are_listed() -> None:
+    with pytest.raises(InputError, match=r"no size: height, width. Set them with --dim height=N --dim width=N"):
+        seeded_feeds([IMAGE], 0, {}, {})
+    with pytest.raises(InputError, match=r"no size: x\[1\]. Set them with --shapes"):
+        seeded_feeds([InputSpec("x", "tensor(float)", (1, None))], 0, {}, {})
+
+
+def test_several_shapes_make_several_feeds() -> None:
+    feeds = seeded_feeds([IMAGE, MASK], 0, {"length": 7}, parse_shapes("x:1x3x8x8,1x3x9x9,mask:1x7"))
+    assert [feed["x"].shape for feed in feeds] == [(1, 3, 8, 8), (1, 3, 9, 9)]
+    assert [feed["mask"].shape for feed in feeds] == [(1, 7), (1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("dims", "shapes", "text"),
+    [
+        ({"depth": 1}, "x:1x3x4x4", "no dimension depth; it has batch, height, width"),
+        ({}, "y:1x3", "no input y; it has x"),
+        ({}, "x:1x3x4", "3 sizes for the 4 axes"),
+        ({}, "x:1x4x4x4", "axis 1 is 3 in the model, not 4"),
+    ],
+)
+def test_what_does_not_fit_is_named(dims: dict[str, int], shapes: str, text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        seeded_feeds([IMAGE], 0, dims, parse_shapes(shapes))
+
+
+@pytest.mark.parametrize("text", ["batch", "=3", "batch=", "batch=0", "batch=-1", "batch=x"])
+def test_bad_dims(text: str) -> None:
+    with pytest.raises(InputError, match="give NAME=N"):
+        parse_dims([text])
+
+
+@pytest.mark.parametrize("text", ["1x3", "x:", "x:1x", "x:axb", "x:1x3,", ":1x2"])
+def test_bad_shapes(text: str) -> None:
+    with pytest.raises(InputError, match="give NAME:AxBxC"):
+        parse_shapes(text)
+
+
+_NAMES = st.text("abcdefgh_.:0123456789", min_size=1, max_size=8).filter(lambda name: not name.endswith(":"))
+
+
+@given(st.dictionaries(_NAMES, st.integers(1, 10**6), max_size=4))
+def test_dims_round_trip(dims: dict[str, int]) -> None:
+    assert parse_dims([f"{name}={value}" for name, value in dims.items()]) == dims
+
+
+@given(st.dictionaries(_NAMES, st.lists(st.lists(st.integers(0, 99), min_size=1), min_size=1), min_size=1, max_size=3))
+def test_shapes_round_trip(shapes: dict[str, list[list[int]]]) -> None:
+    text = ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, asked in shapes.items() for shape in asked)
+    assert parse_shapes(text) == {name: [tuple(shape) for shape in asked] for name, asked in shapes.items()}
+
+
+@pytest.mark.parametrize(
+    ("type_", "dtype"),
+    [("float", "float32"), ("double", "float64"), ("float16", "float16"), ("int64", "int64"), ("uint8", "uint8")],
+)
+def test_types_and_seeds(type_: str, dtype: str) -> None:
+    spec = InputSpec("x", f"tensor({type_})", (50,))
+    first, again, other = (seeded_feeds([spec], seed, {}, {})[0]["x"] for seed in (1, 1, 2))
+    assert first.dtype == np.dtype(dtype)
+    assert first.tobytes() == again.tobytes() != other.tobytes()
+    if first.dtype.kind in "iu":
+        assert set(first.tolist()) == {0, 1}
+
+
+def test_booleans_strings_and_optionals() -> None:
+    specs = [
+        InputSpec("b", "tensor(bool)", (9,)),
+        InputSpec("s", "tensor(string)", (2, 2)),
+        InputSpec("o", "optional(tensor(float))", (1,)),
+    ]
+    feed = seeded_feeds(specs, 0, {}, {})[0]
+    assert feed["b"].dtype == np.bool_
+    assert feed["s"].dtype == object
+    assert feed["s"].shape == (2, 2)
+    assert "o" not in feed
+
+
+def test_types_that_cannot_be_made_up() -> None:
+    with pytest.raises(InputError, match=r"input q is a seq\(tensor\(float\)\), which cannot be made up"):
+        seeded_feeds([InputSpec("q", "seq(tensor(float))", ())], 0, {}, {})
+
+
+def test_npz_files(tmp_path: Path) -> None:
+    path = tmp_path / "in.npz"
+    np.savez(path, x=np.ones((1, 3, 2, 2), np.float32))
+    assert load_npz(path, [IMAGE])["x"].shape == (1, 3, 2, 2)
+    with pytest.raises(InputError, match="holds no mask; it holds x"):
+        load_npz(path, [IMAGE, MASK])
+    with pytest.raises(InputError, match="the model has no input x; it has mask"):
+        load_npz(_with(tmp_path, x=1, mask=2), [MASK])
+    path.write_bytes(b"not a zip")
+    with pytest.raises(InputError, match=r"in.npz: .*Write it with numpy.savez"):
+        load_npz(path, [IMAGE])
+
+
+def _with(folder: Path, **arrays: int) -> Path:
+    path = folder / "more.npz"
+    np.savez(path, **{name: np.array(value) for name, value in arrays.items()})
+    return path
