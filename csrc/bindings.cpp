@@ -132,6 +132,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("close_session", &ortlock::cudnn::close_session, py::arg("token"));
   module.def("enter", &ortlock::cudnn::enter, py::arg("token"));
   module.def("leave", &ortlock::cudnn::leave, py::arg("previous"));
+  module.def("set_has_workers", &ortlock::cudnn::set_has_workers, py::arg("token"));
   module.def("begin_async", &ortlock::cudnn::begin_async, py::arg("token"));
   module.def("end_async", &ortlock::cudnn::end_async, py::arg("token"));
   module.def("records", &ortlock::records, py::arg("token"));

@@ -85,6 +85,8 @@ void set_session(ThreadState& state, SessionPtr session) {
   auto& all = registry();
   if (session && !state.session) all.scopes.fetch_add(1, std::memory_order_relaxed);
   if (!session && state.session) all.scopes.fetch_sub(1, std::memory_order_relaxed);
+  if (session && session->has_workers()) begin_async(session->token());
+  if (state.session && state.session->has_workers()) end_async(state.session->token());
   state.session = std::move(session);
 }
 
@@ -137,6 +139,10 @@ std::int64_t leave(std::int64_t previous) {
   const SessionPtr left = state->session;
   set_session(*state, find_session(previous));
   return left ? left->events() : 0;
+}
+
+void set_has_workers(std::int64_t token) {
+  if (const auto session = find_session(token)) session->set_has_workers();
 }
 
 void begin_async(std::int64_t token) {

@@ -55,6 +55,10 @@ class Session {
   Policy policy() const { return policy_; }
   bool enforces() const { return policy_ != Policy::observe; }
 
+  // Its runs spread over threads that never enter it (ONNX Runtime's parallel execution).
+  bool has_workers() const { return has_workers_.load(std::memory_order_relaxed); }
+  void set_has_workers() { has_workers_.store(true, std::memory_order_relaxed); }
+
   void add_calls(std::uint64_t calls, std::uint64_t executions);
   void record(PlanRecord plan);
   void record_failure(PlanFailure failure);
@@ -72,6 +76,7 @@ class Session {
  private:
   const std::int64_t token_;
   const Policy policy_;
+  std::atomic<bool> has_workers_{false};
   std::atomic<std::uint64_t> calls_{0};
   std::atomic<std::uint64_t> executions_{0};
   std::atomic<std::int64_t> events_{0};
@@ -92,6 +97,9 @@ SessionPtr find_session(std::int64_t token);
 std::int64_t enter(std::int64_t token);
 // Ends enter(); returns the number of events of the session that is left.
 std::int64_t leave(std::int64_t previous);
+
+// From now on the session is also in force for worker threads as long as any thread is in it.
+void set_has_workers(std::int64_t token);
 
 // Calls on threads that work for nobody belong to `token` in between, unless their cuDNN handle says otherwise.
 void begin_async(std::int64_t token);

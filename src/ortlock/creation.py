@@ -61,6 +61,8 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
     if asked is None or not isinstance(options, C.SessionOptions):
         _unpinned(session, guard, lambda: stock(providers, provider_options))
         return
+    if options.execution_mode == C.ExecutionMode.ORT_PARALLEL:
+        native.set_has_workers(guard.number)
     previous = native.enter(guard.number)
     # Inside a run of this session, or a second time inside its constructor: another session has failed.
     during_run = previous == guard.number

@@ -157,6 +157,9 @@ def open_session(mode: Mode) -> int:
 close_session = _native.close_session
 """``close_session(token)``: forget the token and what was recorded for it."""
 
+set_has_workers = _native.set_has_workers
+"""``set_has_workers(token)``: runs of ``token`` spread over threads that do not enter it (parallel execution)."""
+
 begin_async = _native.begin_async
 """``begin_async(token)``: calls on threads under no token belong to ``token`` until end_async(token)."""
 end_async = _native.end_async

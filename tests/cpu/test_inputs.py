@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,5 +126,6 @@ def test_npz_files(tmp_path: Path) -> None:
 
 def _with(folder: Path, **arrays: int) -> Path:
     path = folder / "more.npz"
-    np.savez(path, **{name: np.array(value) for name, value in arrays.items()})
+    values: dict[str, Any] = {name: np.array(value) for name, value in arrays.items()}
+    np.savez(path, **values)
     return path

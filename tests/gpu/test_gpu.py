@@ -194,7 +194,8 @@ except ortlock.NotReproducibleError as caught:
     error = str(caught)
 status = main(["demo", "--provider", "cuda", "--sessions", "1"])
 state = ortlock.native.state()
-print(json.dumps({{"late": state.late, "style": state.style, "error": error, "verdict": pin.report().verdict, "cli": status}}))
+verdict = pin.report().verdict
+print(json.dumps({{"late": state.late, "style": state.style, "error": error, "verdict": verdict, "cli": status}}))
 """
 
 

@@ -82,6 +82,31 @@ CASE(worker_threads_of_a_session_are_known_by_the_handle) {
   provider.destroy(handle);
 }
 
+CASE(worker_threads_that_make_their_own_handle) {
+  const Provider provider("provider_direct");
+  interposer().attach("libprovider_direct.so");
+  const auto token = cudnn::open_session(Policy::strict);
+  cudnn::set_has_workers(token);
+  const auto engine = [&] {
+    int result = 0;
+    std::thread([&] {
+      void* handle = provider.create();
+      result = provider.convolution(handle, kUsual, false);
+      provider.destroy(handle);
+    }).join();
+    return result;
+  };
+  const auto previous = cudnn::enter(token);
+  EQUAL(engine(), kDeterministicEngine);
+  const auto inner = cudnn::enter(0);  // nobody's work in between
+  EQUAL(engine(), kNondeterministicEngine);
+  cudnn::leave(inner);
+  EQUAL(engine(), kDeterministicEngine);
+  cudnn::leave(previous);
+  EQUAL(engine(), kNondeterministicEngine);
+  TRUE(!cudnn::watching());
+}
+
 CASE(every_call_is_counted_once) {
   const Provider provider("provider_direct");
   interposer().attach("libprovider_direct.so");
