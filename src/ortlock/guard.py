@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _ctypes
+import ctypes
 import sys
 import threading
 import warnings
@@ -11,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
@@ -23,6 +26,8 @@ from ortlock.session_facts import unmet
 from ortlock.settings import CUDA, SettingState
 
 _OWN_FILES = tuple(str(Path(module).parent) for module in (__file__, onnxruntime.__file__ or __file__))
+
+PROVIDER_FOLDER = Path(C.__file__).parent
 
 FALLBACK_OFF = "ONNX Runtime's fallback to the CPU is off in strict mode: it would answer with other bits from then on."
 
@@ -180,27 +185,34 @@ def check_interposer(state: native.InterposerState) -> NotReproducibleError | No
 
 
 def missing_cuda() -> NotReproducibleError:
-    """Return why CUDA was asked for and is not there, in ONNX Runtime's words where it has any."""
+    """Return why CUDA was asked for and is not there, in the words of whoever refused it."""
     if CUDA not in C.get_available_providers():
         return NotReproducibleError(
             CUDA,
             f"It was asked for, and this onnxruntime {onnxruntime.__version__} is built without it.",
             "Install onnxruntime-gpu in place of onnxruntime, or ask for CPUExecutionProvider.",
         )
-    import numpy as np
+    return NotReproducibleError(
+        CUDA,
+        f"It was asked for and could not be made. {_why_no_cuda()}",
+        "Install the driver and the CUDA and cuDNN libraries that this onnxruntime needs (`ortlock doctor`), or ask "
+        "for CPUExecutionProvider.",
+    )
 
+
+def _why_no_cuda() -> str:
+    library = PROVIDER_FOLDER / native.CUDA_PROVIDER_LIBRARY
+    if library.exists() and not native.state().loaded:
+        # ONNX Runtime only logs why it could not load the library; the dynamic linker says it again.
+        try:
+            _ctypes.dlclose(ctypes.CDLL(str(library))._handle)
+        except OSError as error:
+            return f"The dynamic linker says: {error}."
     try:
         onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), "cuda", 0)
     except Exception as error:
-        why = f"ONNX Runtime says: {' '.join(str(error).split())}"
-    else:
-        why = "ONNX Runtime does not say why; its log on stderr may."
-    return NotReproducibleError(
-        CUDA,
-        f"It was asked for and could not be made. {why}",
-        "Install the CUDA and cuDNN libraries that this onnxruntime needs (`ortlock doctor`), or ask for "
-        "CPUExecutionProvider.",
-    )
+        return f"ONNX Runtime says: {' '.join(str(error).split())}."
+    return "ONNX Runtime does not say why; its log on stderr may."
 
 
 def _callers_level() -> int:

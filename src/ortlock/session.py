@@ -155,6 +155,7 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
     ) -> Any:
         """Compute the predictions on a thread of ONNX Runtime's, as in the original.
 
+        Keep the session until the callback has returned: ONNX Runtime hangs where it is dropped before.
         In strict, the error text that ``callback`` receives also says where no deterministic plan was left.
         """
         guard = self._ortlock

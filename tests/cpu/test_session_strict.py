@@ -128,7 +128,12 @@ def test_pin_warns_once_of_what_was_let_through(monkeypatch: pytest.MonkeyPatch)
     assert session._ortlock.seen == 0
 
 
+KEPT: list[Any] = []
+"""Sessions with asynchronous runs: ONNX Runtime, stock too, hangs where one is dropped before its callback has ended."""
+
+
 def received(session: ReproducibleSession) -> tuple[Any, str]:
+    KEPT.append(session)
     done, got = threading.Event(), []
 
     def callback(results: Any, user_data: Any, error: str) -> None:
@@ -209,15 +214,25 @@ def test_cuda_that_escapes(state: native.InterposerState, monkeypatch: pytest.Mo
         OnCuda(MODEL, mode="observe")
 
 
-def test_missing_cuda_says_what_onnxruntime_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cuda_says_what_onnxruntime_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail(*arguments: Any) -> None:
-        raise RuntimeError("libcudnn.so.9: cannot open\n shared object")
+        raise RuntimeError("no CUDA-capable device\n is detected")
 
     monkeypatch.setattr(C, "get_available_providers", lambda: [CUDA, CPU])
     monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_numpy", fail)
+    monkeypatch.setattr(guard, "PROVIDER_FOLDER", tmp_path)
     problem = guard.missing_cuda()
-    assert "could not be made. ONNX Runtime says: libcudnn.so.9: cannot open shared object" in problem.reason
+    assert "could not be made. ONNX Runtime says: no CUDA-capable device is detected." in problem.reason
     assert "ortlock doctor" in problem.remedy
+
+
+def test_missing_cuda_says_what_the_dynamic_linker_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    library = tmp_path / native.CUDA_PROVIDER_LIBRARY
+    library.write_bytes(b"no library at all, but long enough to be read as a header" * 2)
+    monkeypatch.setattr(C, "get_available_providers", lambda: [CUDA, CPU])
+    monkeypatch.setattr(guard, "PROVIDER_FOLDER", tmp_path)
+    reason = guard.missing_cuda().reason
+    assert f"The dynamic linker says: {library}: invalid ELF header." in reason
 
 
 def resolution(**fields: Any) -> Callable[..., Resolution]:

@@ -29,14 +29,16 @@ def run_digests(session: Any, x: Any, runs: int) -> list[str]:
 @pytest.mark.parametrize(("shape", "channels"), TRANSPOSED)
 def test_conv_transpose(shape: Sequence[int], channels: int) -> None:
     model, x = models.conv_transpose(shape, channels), models.seeded_input(shape)
-    stock = run_digests(onnxruntime.InferenceSession(model, providers=PROVIDERS), x, 12)
-    assert len(set(stock)) > 1
+    # Several sessions: where the algorithm is timed, a single one may have chosen a deterministic one.
+    stock = [run_digests(onnxruntime.InferenceSession(model, providers=PROVIDERS), x, 3) for _ in range(6)]
+    assert len({value for values in stock for value in values}) > 1
     sessions = [ReproducibleSession(model, providers=PROVIDERS, mode=mode) for mode in ("strict", "strict", "pin")]
     ours = {value for session in sessions for value in run_digests(session, x, 12)}
     assert len(ours) == 1
     report = sessions[0].report()
     assert report.verdict is Verdict.BITWISE
-    assert {(plan.status, plan.deterministic) for plan in report.plans} == {("refused", False), ("used", True)}
+    assert all(plan.deterministic == (plan.status == "used") for plan in report.plans)
+    assert "used" in {plan.status for plan in report.plans}
     # The same values up to rounding: TF32 on one side, other orders of addition on the other.
     mine: Any = sessions[0].run(None, {"x": x})[0]
     theirs: Any = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
@@ -126,9 +128,9 @@ def test_stock_sessions_of_the_process_are_left_alone() -> None:
     shape, channels = TRANSPOSED[0]
     model, x = models.conv_transpose(shape, channels), models.seeded_input(shape)
     strict = ReproducibleSession(model, providers=PROVIDERS, mode="strict")
-    stock = onnxruntime.InferenceSession(model, providers=PROVIDERS)
     outputs: dict[str, set[str]] = {"strict": set(), "stock": set()}
-    for _ in range(12):
+    for _ in range(8):
+        stock = onnxruntime.InferenceSession(model, providers=PROVIDERS)
         outputs["stock"] |= set(run_digests(stock, x, 1))
         outputs["strict"] |= set(run_digests(strict, x, 1))
     assert len(outputs["strict"]) == 1

@@ -103,9 +103,11 @@ def command(
     feeds = _feeds(stock.session, inputs, seed, dim, shapes)
     open_sides = [side for side in sides if side.session is not None]
     with progress(as_json) as bar:
+        # What only the first session of a process pays (CUDA's and cuDNN's start) belongs to no side.
+        _warm_process(path, providers, feeds[0])
         task = bar.add_task("measuring", total=len(open_sides) * (1 + sessions) + rounds * len(open_sides))
         for side in open_sides:
-            _first(side, feeds, warmup, path)
+            _first(side, feeds, warmup)
             bar.advance(task)
         for number in range(rounds):
             # Back and forth, so that no side always follows the same one.
@@ -157,7 +159,15 @@ def _feeds(session: Any, inputs: Sequence[Path], seed: int, dim: Sequence[str], 
     return seeded_feeds(specs, seed, parse_dims(dim), parse_shapes(shapes) if shapes else {})
 
 
-def _first(side: Side, feeds: Sequence[Feed], warmup: int, path: str) -> None:
+def _warm_process(path: str, providers: Sequence[str], feed: Feed) -> None:
+    try:
+        _make("stock", path, providers).run(None, feed)
+    except Exception as error:
+        cause = " ".join(str(error).split())
+        raise CommandError(f"{path}: does not run with these inputs: {cause}. See --shapes and --dim.") from error
+
+
+def _first(side: Side, feeds: Sequence[Feed], warmup: int) -> None:
     """Time the first run and warm up; strict may refuse at its first run."""
     from ortlock import NotReproducibleError
 
@@ -170,11 +180,6 @@ def _first(side: Side, feeds: Sequence[Feed], warmup: int, path: str) -> None:
                 side.session.run(None, feed)
     except NotReproducibleError as error:
         side.refused, side.session = str(error), None
-    except Exception as error:
-        cause = " ".join(str(error).split())
-        raise CommandError(
-            f"{path}: does not run with these inputs ({side.name}): {cause}. See --shapes and --dim."
-        ) from error
 
 
 def _median_ms(session: Any, feeds: Sequence[Feed], runs: int) -> float:
