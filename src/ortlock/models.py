@@ -153,6 +153,15 @@ def conv_transpose(shape: Sequence[int], channels: int, dtype: DTypeLike = np.fl
     return b.build({"y": b.transposed("x", (shape[1], channels))}, shape)
 
 
+def decoder(dtype: DTypeLike = np.float32, seed: int = 0, size: int | str = "size") -> bytes:
+    """Return a decoder of three ConvTranspose and a Conv: ``x`` [1,128,size,size], output ``y`` [1,3,8*size,8*size]."""
+    b = _Builder(seed, dtype)
+    x = "x"
+    for channels in ((128, 96), (96, 64), (64, 32)):
+        x = b.node("Relu", [b.transposed(x, channels)])
+    return b.build({"y": b.conv(x, (32, 3))}, [1, 128, size, size])
+
+
 def reduction(op_type: str, shape: Sequence[int], seed: int = 0) -> bytes:
     """Return one reduction of float32 ``x`` of ``shape`` to a single value, e.g. of ``ReduceSum``."""
     b = _Builder(seed)

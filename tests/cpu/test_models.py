@@ -24,6 +24,7 @@ CASES: dict[str, tuple[bytes, tuple[int, ...], str, list[tuple[int, ...]]]] = {
     "conv": (models.conv_net(4), (1, 3, 32, 32), "float32", [(1, 64, 16, 16)]),
     "fused conv": (models.fused_conv_net(3, size=16), (1, 64, 16, 16), "float32", [(1, 64, 16, 16)]),
     "transposed": (models.conv_transpose((1, 8, 7, 7), 4), (1, 8, 7, 7), "float32", [(1, 4, 14, 14)]),
+    "decoder": (models.decoder(), (1, 128, 6, 6), "float32", [(1, 3, 48, 48)]),
     "reduction": (models.reduction("ReduceSum", (4, 5)), (4, 5), "float32", [()]),
     "bias": (models.biased_conv(), (1, 64, 28, 28), "float32", [(1, 64, 28, 28)]),
     "trivial": (models.trivial(), (1,), "float32", [(1,)]),

@@ -90,7 +90,11 @@ def test_bad_arguments_raise_what_stock_raises(
     if mode == "strict":
         # Strict does not fall back, so ONNX Runtime prints nothing of it and raises the first error.
         assert ours.printed == ""
-        if stock.printed:
+        if ours.error and ours.error[0] is NotReproducibleError:
+            # Arguments that this version takes: it then runs without a provider that was asked for.
+            assert "is missing" in ours.error[1]
+            assert stock.warned
+        elif stock.printed:
             assert ours.error is not None
             assert ours.error[1] in stock.printed
         else:

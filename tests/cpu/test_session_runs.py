@@ -106,7 +106,7 @@ def terminated() -> Any:
 
 
 KEPT: list[Any] = []
-"""Sessions with asynchronous runs: ONNX Runtime, stock too, hangs where one is dropped before its callback has ended."""
+"""Sessions with asynchronous runs: ONNX Runtime, stock too, can hang where one is dropped before its run has ended."""
 
 
 def asynchronous(session: Any, inputs: dict[str, Array]) -> Any:
@@ -193,6 +193,27 @@ def test_async_run_does_not_keep_the_session() -> None:
     assert gone() is None
     held[0]([1], 2, "")
     assert received == [([1], 2, "")]
+
+
+def test_async_run_keeps_its_inputs() -> None:
+    class Later:
+        def run_async(self, names: Any, inputs: Any, callback: Callable[..., None], *more: Any) -> None:
+            held.append(callback)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+    held: list[Callable[..., None]] = []
+    session = ReproducibleSession(MODEL)
+    real, session._sess = session._sess, Later()
+    inputs = feeds()
+    arrays = [weakref.ref(value) for value in inputs.values()]
+    session.run_async(None, inputs, lambda *arguments: None, None)
+    # ONNX Runtime would go on reading memory that is used for something else: wrong values without an error.
+    inputs.clear()
+    assert all(array() is not None for array in arrays)
+    held[0]([], None, "")
+    assert all(array() is None for array in arrays)
 
 
 def test_many_async_runs() -> None:

@@ -129,7 +129,7 @@ def test_pin_warns_once_of_what_was_let_through(monkeypatch: pytest.MonkeyPatch)
 
 
 KEPT: list[Any] = []
-"""Sessions with asynchronous runs: ONNX Runtime, stock too, hangs where one is dropped before its callback has ended."""
+"""Sessions with asynchronous runs: ONNX Runtime, stock too, can hang where one is dropped before its run has ended."""
 
 
 def received(session: ReproducibleSession) -> tuple[Any, str]:
