@@ -7,6 +7,7 @@
 #include "cudnn/attribution.h"
 #include "cudnn/descriptors.h"
 #include "cudnn/functions.h"
+#include "cudnn/own_descriptor.h"
 #include "cudnn/session.h"
 
 namespace py = pybind11;
@@ -66,7 +67,7 @@ py::dict detach() {
   interpose::State state;
   {
     py::gil_scoped_release unlocked;
-    state = interposer().detach();
+    state = interposer().detach([] { return cudnn::own_in_use() != 0; });
     cudnn::descriptors().clear();
   }
   return describe_state(state);

@@ -1,11 +1,15 @@
 #include "cudnn/attribution.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
 #include <vector>
+
+#include "interpose/elf_image.h"
 
 namespace ortlock::cudnn {
 namespace {
@@ -27,7 +31,11 @@ struct Registry {
   std::int64_t next_token = 1;
 
   std::shared_mutex handles_mutex;
-  std::unordered_map<Handle, std::int64_t> handles;  // 0: made for nobody's session
+  struct Tag {
+    std::int64_t token;  // 0: made for nobody's session
+    int device;
+  };
+  std::unordered_map<Handle, Tag> handles;
 
   std::mutex async_mutex;
   std::vector<SessionPtr> async;
@@ -88,6 +96,18 @@ void set_session(ThreadState& state, SessionPtr session) {
   if (session && session->has_workers()) begin_async(session->token());
   if (state.session && state.session->has_workers()) end_async(state.session->token());
   state.session = std::move(session);
+}
+
+// Asked of the CUDA runtime that ONNX Runtime loaded.
+int current_device() {
+  using GetDevice = int (*)(int*);
+  static const GetDevice get = [] {
+    const auto runtime = interpose::ElfImage::find("libcudart.so");
+    void* library = runtime ? dlopen(runtime->path().c_str(), RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+    return library ? reinterpret_cast<GetDevice>(dlsym(library, "cudaGetDevice")) : nullptr;
+  }();
+  int device = -1;
+  return get && get(&device) == 0 ? device : -1;
 }
 
 SessionPtr strictest_async() {
@@ -204,7 +224,7 @@ SessionPtr session_for(Handle handle) {
     std::shared_lock lock(all.handles_mutex);
     const auto found = all.handles.find(handle);
     if (found != all.handles.end()) {
-      const auto token = found->second;
+      const auto token = found->second.token;
       lock.unlock();
       return find_session(token);
     }
@@ -214,9 +234,25 @@ SessionPtr session_for(Handle handle) {
 
 void tag_handle(Handle handle) {
   const SessionPtr session = session_for(nullptr);
+  const int device = current_device();
   auto& all = registry();
   const std::unique_lock lock(all.handles_mutex);
-  all.handles[handle] = session ? session->token() : 0;
+  all.handles[handle] = {session ? session->token() : 0, device};
+}
+
+bool enforced_here() noexcept {
+  const ThreadState* state = thread_state();
+  if (state && state->session) return state->session->enforces();
+  if (registry().async_count.load(std::memory_order_relaxed) == 0) return false;
+  const SessionPtr session = strictest_async();
+  return session && session->enforces();
+}
+
+int device_of(Handle handle) {
+  auto& all = registry();
+  const std::shared_lock lock(all.handles_mutex);
+  const auto found = all.handles.find(handle);
+  return found == all.handles.end() ? -1 : found->second.device;
 }
 
 void untag_handle(Handle handle) {

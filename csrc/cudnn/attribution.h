@@ -23,6 +23,12 @@ bool watching() noexcept;
 // strictest of those that run asynchronously. Null for everybody else's calls, which pass unchanged.
 SessionPtr session_for(Handle handle);
 
+// True if calls of this thread without a handle belong to a session that keeps nondeterministic engines from running.
+bool enforced_here() noexcept;
+
+// The CUDA device that was current when the handle was made; -1 where nobody knows.
+int device_of(Handle handle);
+
 // A handle was made (by the session of this thread, if any) or destroyed.
 void tag_handle(Handle handle);
 void untag_handle(Handle handle);

@@ -5,9 +5,7 @@
 #include <unordered_map>
 
 namespace ortlock::cudnn {
-namespace {
-
-std::size_t element_size(int type) {
+std::size_t attribute_element_size(int type) noexcept {
   switch (type) {
     case CUDNN_TYPE_BOOLEAN:
     case CUDNN_TYPE_CHAR:
@@ -24,8 +22,6 @@ std::size_t element_size(int type) {
       return 4;  // enumerations, int32, float
   }
 }
-
-}  // namespace
 
 const Attribute* Watched::find(int name) const {
   for (const auto& attribute : attributes) {
@@ -118,7 +114,7 @@ void watch_attribute(BackendDescriptor descriptor, int name, int type, std::int6
     for (std::int64_t i = 0; i < count; ++i) attribute.objects.push_back(descriptors().find(pointers[i]));
   }
   const auto* bytes = static_cast<const std::byte*>(values);
-  attribute.bytes.assign(bytes, bytes + static_cast<std::size_t>(count) * element_size(type));
+  attribute.bytes.assign(bytes, bytes + static_cast<std::size_t>(count) * attribute_element_size(type));
 
   const WatchedPtr watched = descriptors().obtain(descriptor);
   for (auto& known : watched->attributes) {

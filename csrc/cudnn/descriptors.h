@@ -55,6 +55,9 @@ class DescriptorTable {
 
 DescriptorTable& descriptors();
 
+// Bytes of one element of an attribute type.
+std::size_t attribute_element_size(int type) noexcept;
+
 // Attributes worth keeping: those of tensors, operations, graphs, queries and plans.
 bool worth_watching(int attribute_name) noexcept;
 

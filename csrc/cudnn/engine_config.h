@@ -26,6 +26,7 @@ class OwnedDescriptor {
   OwnedDescriptor& operator=(const OwnedDescriptor&) = delete;
 
   BackendDescriptor get() const { return descriptor_; }
+  BackendDescriptor release() { return std::exchange(descriptor_, nullptr); }
   explicit operator bool() const { return descriptor_ != nullptr; }
 
  private:

@@ -20,6 +20,9 @@ namespace ortlock::cudnn {
   X(cudnnBackendGetAttribute, Status(BackendDescriptor, int, int, std::int64_t, std::int64_t*, void*))                \
   X(cudnnBackendFinalize, Status(BackendDescriptor))                                                                  \
   X(cudnnBackendExecute, Status(Handle, BackendDescriptor, BackendDescriptor))                                        \
+  X(cudnnBackendInitialize, Status(BackendDescriptor))                                                                \
+  X(cudnnBackendPopulateCudaGraph, Status(Handle, BackendDescriptor, BackendDescriptor, void*))                       \
+  X(cudnnBackendUpdateCudaGraph, Status(Handle, BackendDescriptor, BackendDescriptor, void*))                         \
   X(cudnnFindConvolutionForwardAlgorithm,                                                                             \
     Status(Handle, TensorDescriptor, FilterDescriptor, ConvolutionDescriptor, TensorDescriptor, int, int*,            \
            AlgorithmPerf*))                                                                                           \

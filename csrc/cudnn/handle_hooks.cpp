@@ -1,5 +1,6 @@
 // Handles: which session a cuDNN handle was made for.
 #include "cudnn/attribution.h"
+#include "cudnn/book.h"
 #include "cudnn/hooks.h"
 
 namespace ortlock::cudnn {
@@ -19,6 +20,7 @@ Status cudnnCreate_hook(Handle* handle) {
 Status cudnnDestroy_hook(Handle handle) {
   count_call(Function::cudnnDestroy);
   untag_handle(handle);
+  plan_book().forget_handle(handle);
   return real<Function::cudnnDestroy>()(handle);
 }
 

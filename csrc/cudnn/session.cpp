@@ -1,6 +1,10 @@
 #include "cudnn/session.h"
 
+#include <algorithm>
 #include <string_view>
+#include <tuple>
+
+#include "cudnn/book.h"
 
 namespace ortlock::cudnn {
 namespace {
@@ -15,6 +19,19 @@ std::string join(const std::vector<std::string>& parts) {
     text += '\n';
   }
   return text;
+}
+
+PlanRecord record_of(const BookEntry& entry, std::uint64_t count) {
+  PlanRecord record;
+  record.what = entry.what;
+  record.engine = entry.notes.engine;
+  record.knobs = entry.knobs;
+  record.numerical_notes = note_names(entry.notes.numerical, kNumericalNotes, std::size(kNumericalNotes));
+  record.behavior_notes = note_names(entry.notes.behavior, kBehaviorNotes, std::size(kBehaviorNotes));
+  record.workspace_bytes = entry.workspace_bytes;
+  record.status = entry.deterministic ? kUsed : kLetThrough;
+  record.count = count;
+  return record;
 }
 
 }  // namespace
@@ -50,6 +67,21 @@ void Session::record(PlanRecord plan) {
   plans_.emplace(std::move(key), std::move(plan));
 }
 
+void Session::record_use(const std::shared_ptr<BookEntry>& entry) {
+  const std::lock_guard lock(mutex_);
+  const auto found = uses_.find(entry.get());
+  if (found != uses_.end()) {
+    ++found->second.second;
+    return;
+  }
+  if (!entry->deterministic) events_.fetch_add(1, std::memory_order_relaxed);
+  if (uses_.size() >= kMaxPlans) {
+    ++dropped_;
+    return;
+  }
+  uses_.emplace(entry.get(), std::make_pair(entry, std::uint64_t{1}));
+}
+
 void Session::record_failure(PlanFailure failure) {
   std::string key = failure.what.key();
   const std::lock_guard lock(mutex_);
@@ -63,6 +95,18 @@ Session::Snapshot Session::snapshot() const {
   const std::lock_guard lock(mutex_);
   copy.dropped = dropped_;
   for (const auto& entry : plans_) copy.plans.push_back(entry.second);
+  for (const auto& use : uses_) {
+    const BookEntry& entry = *use.second.first;
+    for (PlanRecord refused : entry.refused) {
+      refused.count = use.second.second;
+      copy.plans.push_back(std::move(refused));
+    }
+    copy.plans.push_back(record_of(entry, use.second.second));
+  }
+  std::sort(copy.plans.begin(), copy.plans.end(), [](const PlanRecord& a, const PlanRecord& b) {
+    return std::make_tuple(a.what.key(), std::string_view(a.status), a.engine) <
+           std::make_tuple(b.what.key(), std::string_view(b.status), b.engine);
+  });
   for (const auto& entry : failures_) copy.failures.push_back(entry.second);
   return copy;
 }

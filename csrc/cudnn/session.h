@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,8 @@ struct PlanFailure {
   bool let_through = false;
 };
 
+struct BookEntry;
+
 class Session {
  public:
   Session(std::int64_t token, Policy policy) : token_(token), policy_(policy) {}
@@ -61,6 +64,8 @@ class Session {
 
   void add_calls(std::uint64_t calls, std::uint64_t executions);
   void record(PlanRecord plan);
+  // Counts one use of what the plan book chose.
+  void record_use(const std::shared_ptr<BookEntry>& entry);
   void record_failure(PlanFailure failure);
   std::int64_t events() const { return events_.load(std::memory_order_relaxed); }
 
@@ -83,6 +88,7 @@ class Session {
   mutable std::mutex mutex_;
   std::map<std::string, PlanRecord> plans_;
   std::map<std::string, PlanFailure> failures_;
+  std::unordered_map<const BookEntry*, std::pair<std::shared_ptr<BookEntry>, std::uint64_t>> uses_;
   std::uint64_t dropped_ = 0;
 };
 

@@ -140,10 +140,12 @@ State Interposer::attach(std::string_view library_prefix) {
   state_.dlsym = through_dlsym;
   state_.slots = patches_.size();
   state_.attached = complete && !patches_.empty();
+  complete_.store(state_.attached && state_.resolved_before.empty(), std::memory_order_release);
   return snapshot();
 }
 
 void Interposer::forget_mapping() {
+  complete_.store(false, std::memory_order_release);
   patches_.clear();
   state_ = State{};
   patched_base_ = 0;
@@ -151,9 +153,13 @@ void Interposer::forget_mapping() {
   for (Hook* hook : hooks_) hook->real.store(nullptr, std::memory_order_release);
 }
 
-State Interposer::detach() {
+State Interposer::detach(const std::function<bool()>& in_use) {
   const std::lock_guard lock(mutex_);
-  active_.store(false, std::memory_order_release);
+  active_.store(false);
+  complete_.store(false);
+  state_.attached = false;
+  // Asked after the hooks were told: from now on no new object comes into use.
+  if (in_use()) return snapshot();
   const auto image = library_prefix_.empty() ? std::nullopt : ElfImage::find(library_prefix_);
   if (image && image->base() == patched_base_) {
     for (const auto& patch : patches_) {
@@ -164,7 +170,6 @@ State Interposer::detach() {
     }
   }
   patches_.clear();
-  state_.attached = false;
   state_.slots = 0;
   return snapshot();
 }

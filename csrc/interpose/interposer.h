@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -37,12 +38,15 @@ class Interposer {
   // where the library was loaded again meanwhile. Does nothing where it is not loaded.
   State attach(std::string_view library_prefix);
 
-  // Puts the patched slots back. Pointers that the library took through dlsym meanwhile stay: hooks must then pass
-  // calls through, which they know from active().
-  State detach();
+  // Makes the hooks pass calls through, which they know from active(), and puts the patched slots back, unless
+  // `in_use` says that the library holds objects which only the hooks understand. Pointers that the library took
+  // through dlsym meanwhile stay in any case.
+  State detach(const std::function<bool()>& in_use = [] { return false; });
 
   State state() const;
-  bool active() const { return active_.load(std::memory_order_acquire); }
+  bool active() const { return active_.load(); }
+  // Attached, and no function was resolved before.
+  bool complete() const { return complete_.load(); }
 
   // The address of `name` in the library that defines the hooked functions, or null.
   void* target_symbol(const char* name) const;
@@ -72,6 +76,7 @@ class Interposer {
 
   mutable std::mutex mutex_;
   std::atomic<bool> active_{false};
+  std::atomic<bool> complete_{false};
   std::vector<Patch> patches_;
   std::uintptr_t patched_base_ = 0;
   State state_;

@@ -1,5 +1,8 @@
 // Judging execution plans.
+#include <algorithm>
+
 #include "check.h"
+#include "cudnn/book.h"
 
 using namespace ortlock;
 using cudnn::interposer;
@@ -121,9 +124,15 @@ CASE(a_deterministic_first_choice_is_taken_as_it_is) {
 }
 
 CASE(no_descriptor_is_left_behind) {
-  const Attached a;
-  const Scope scope(Policy::pin);
   const auto before = stand_in("stand_in_live_descriptors");
-  for (int i = 0; i < 1000; ++i) a.provider.convolution(a.handle, 1 + i % 110, i % 2 == 0);
-  EQUAL(stand_in("stand_in_live_descriptors"), before);
+  {
+    const Attached a;
+    const Scope scope(Policy::pin);
+    for (int i = 0; i < 1000; ++i) a.provider.convolution(a.handle, 1 + i % 110, i % 2 == 0);
+    EQUAL(cudnn::plan_book().statistics().plans, 110U);
+  }
+  // The plans went with their handle.
+  EQUAL(cudnn::plan_book().statistics().plans, 0U);
+  EQUAL(cudnn::own_in_use(), 0U);
+  EQUAL(stand_in("stand_in_live_descriptors"), std::max(before, 0L));
 }

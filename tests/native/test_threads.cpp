@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "check.h"
+#include "cudnn/own_descriptor.h"
 
 using namespace ortlock;
 using cudnn::interposer;
@@ -69,7 +70,7 @@ void toggle_under_load(const char* name) {
     });
   }
   for (int i = 0; i < 100; ++i) {
-    interposer().detach();
+    interposer().detach([] { return cudnn::own_in_use() != 0; });
     interposer().attach(library);
   }
   while (done < 100) std::this_thread::yield();

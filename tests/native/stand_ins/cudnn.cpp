@@ -192,7 +192,13 @@ EXPORT Status cudnnBackendGetAttribute(BackendDescriptor descriptor, int name, i
 }
 
 EXPORT Status cudnnBackendFinalize(BackendDescriptor descriptor) {
-  const auto* made = static_cast<const Descriptor*>(descriptor);
+  auto* made = static_cast<Descriptor*>(descriptor);
+  if (const Descriptor* engine = follow(made, CUDNN_ATTR_ENGINECFG_ENGINE)) {
+    // A configuration that was built by hand, not filled in by a query.
+    std::int64_t index = 0;
+    std::memcpy(&index, engine->values.at(CUDNN_ATTR_ENGINE_GLOBAL_INDEX).bytes.data(), sizeof index);
+    made->engine = static_cast<int>(index);
+  }
   if (made->kind != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) return CUDNN_STATUS_SUCCESS;
   const Descriptor* config = follow(made, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
   if (!config || config->engine == kBrokenEngine) return CUDNN_STATUS_NOT_SUPPORTED;

@@ -141,6 +141,7 @@ EXPORT int provider_convolution(void* handle, int batch, bool forward) {
   operation.set(forward ? CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC : CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, parameters);
   operation.finalize();
   const Made graph(15);
+  graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
   graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
   graph.finalize();
   const Made query(4);

@@ -1,0 +1,364 @@
+#include "cudnn/book.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "cudnn/describe.h"
+#include "cudnn/descriptors.h"
+#include "cudnn/functions.h"
+
+namespace ortlock::cudnn {
+namespace {
+
+constexpr std::int64_t kFirstResults = 8;  // reading results is what a heuristics query costs
+constexpr int kModeA = 3;
+constexpr int kModeFallback = 2;
+constexpr int kRuntimeCompilation = 0;  // behavior note
+
+void append(std::string& key, const void* bytes, std::size_t size) {
+  key.append(static_cast<const char*>(bytes), size);
+}
+
+template <typename T>
+void append(std::string& key, T value) {
+  append(key, &value, sizeof value);
+}
+
+// Adds a descriptor's type and attributes, by name, following references. False if one is not our own.
+bool append_descriptor(std::string& key, const OwnDescriptor& descriptor) {
+  append(key, descriptor.type);
+  std::vector<const OwnAttribute*> sorted;
+  for (const auto& attribute : descriptor.attributes()) {
+    if (attribute.type != CUDNN_TYPE_HANDLE && attribute.name != CUDNN_ATTR_OPERATIONGRAPH_OPS) {
+      sorted.push_back(&attribute);
+    }
+  }
+  std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
+  append(key, sorted.size());
+  for (const auto* attribute : sorted) {
+    append(key, attribute->name);
+    append(key, attribute->count);
+    if (attribute->type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
+      for (const BackendDescriptor pointer : descriptor.referenced(attribute->name)) {
+        const OwnDescriptor* other = as_own(pointer);
+        if (!other || !append_descriptor(key, *other)) return false;
+      }
+    } else {
+      append(key, attribute->type);
+      append(key, descriptor.bytes(*attribute), attribute->size);
+    }
+  }
+  return true;
+}
+
+// The same content in the form that describe_graph() reads.
+WatchedPtr watched_copy(const OwnDescriptor& descriptor) {
+  auto copy = std::make_shared<Watched>();
+  for (const auto& attribute : descriptor.attributes()) {
+    Attribute made{attribute.name, attribute.type, attribute.count, {}, {}};
+    made.bytes.assign(descriptor.bytes(attribute), descriptor.bytes(attribute) + attribute.size);
+    for (const BackendDescriptor pointer : descriptor.referenced(attribute.name)) {
+      const OwnDescriptor* other = as_own(pointer);
+      made.objects.push_back(other ? watched_copy(*other) : nullptr);
+    }
+    copy->attributes.push_back(std::move(made));
+  }
+  return copy;
+}
+
+bool set(BackendDescriptor descriptor, int name, int type, std::int64_t count, const void* values) {
+  auto* function = real<Function::cudnnBackendSetAttribute>();
+  return function && function(descriptor, name, type, count, values) == CUDNN_STATUS_SUCCESS;
+}
+
+bool set_descriptor(BackendDescriptor descriptor, int name, BackendDescriptor value) {
+  return set(descriptor, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+}
+
+bool finalize(BackendDescriptor descriptor) {
+  auto* function = real<Function::cudnnBackendFinalize>();
+  return function && function(descriptor) == CUDNN_STATUS_SUCCESS;
+}
+
+// The first `limit` results of a heuristics query (0: all), best first.
+std::vector<OwnedDescriptor> results_of(BackendDescriptor query, std::int64_t limit) {
+  auto* get = real<Function::cudnnBackendGetAttribute>();
+  std::int64_t count = limit;
+  if (limit == 0 && get(query, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr) !=
+                        CUDNN_STATUS_SUCCESS) {
+    return {};
+  }
+  std::vector<OwnedDescriptor> configs;
+  std::vector<BackendDescriptor> pointers;
+  for (std::int64_t i = 0; i < count; ++i) {
+    configs.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    if (!configs.back()) return {};
+    pointers.push_back(configs.back().get());
+  }
+  std::int64_t filled = 0;
+  if (pointers.empty() || get(query, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &filled,
+                              pointers.data()) != CUDNN_STATUS_SUCCESS) {
+    return {};
+  }
+  configs.erase(configs.begin() + std::min(filled, count), configs.end());
+  return configs;
+}
+
+// What `query` asks for, asked of cuDNN in another heuristic mode.
+OwnedDescriptor ask(OwnDescriptor& graph, const OwnDescriptor& query, int mode) {
+  OwnedDescriptor asked(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  const BackendDescriptor real_graph = graph.real();
+  if (!asked || !real_graph ||
+      !set_descriptor(asked.get(), CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, real_graph) ||
+      !set(asked.get(), CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode)) {
+    return {};
+  }
+  for (const auto& attribute : query.attributes()) {
+    if (attribute.name == CUDNN_ATTR_ENGINEHEUR_MODE || attribute.name == CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH) continue;
+    if (!set(asked.get(), attribute.name, attribute.type, attribute.count, query.bytes(attribute))) return {};
+  }
+  plan_book().queries.fetch_add(1, std::memory_order_relaxed);
+  if (!finalize(asked.get())) return {};
+  return asked;
+}
+
+// A plan of `config` for the device that `handle` or `properties` names.
+OwnedDescriptor make_plan(BackendDescriptor config, Handle handle, BackendDescriptor properties) {
+  OwnedDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  if (!plan) return {};
+  if (handle && !set(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle)) return {};
+  if (properties && !set_descriptor(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, properties)) return {};
+  if (!set_descriptor(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config) || !finalize(plan.get())) return {};
+  plan_book().finalized.fetch_add(1, std::memory_order_relaxed);
+  return plan;
+}
+
+// Tries candidates in their order; takes the first that passes and whose plan can be made.
+template <typename Passes>
+bool take_first(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& query,
+                std::vector<OwnedDescriptor>& configs, const std::vector<EngineNotes>& notes, Passes passes) {
+  const auto handle = graph.value<Handle>(CUDNN_ATTR_OPERATIONGRAPH_HANDLE);
+  const auto properties = query.value<BackendDescriptor>(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP);
+  for (std::size_t i = 0; i < configs.size(); ++i) {
+    if (!configs[i] || !passes(notes[i])) continue;
+    OwnedDescriptor plan = make_plan(configs[i].get(), handle, properties);
+    if (!plan) continue;
+    entry->found = true;
+    entry->deterministic = !notes[i].nondeterministic();
+    entry->notes = notes[i];
+    entry->knobs = read_knobs(configs[i].get());
+    entry->workspace_bytes = read_workspace(plan.get());
+    auto kept = std::make_shared<FinalizedPlan>();
+    kept->graph = OwnRef(&graph);
+    kept->config = std::move(configs[i]);
+    kept->plan = std::move(plan);
+    kept->handle = handle;
+    kept->workspace_bytes = entry->workspace_bytes;
+    plan_book().keep_plan(entry, std::move(kept));
+    return true;
+  }
+  return false;
+}
+
+bool compiles(const EngineNotes& notes) {
+  return std::find(notes.behavior.begin(), notes.behavior.end(), kRuntimeCompilation) != notes.behavior.end();
+}
+
+void record_refused(BookEntry& entry, BackendDescriptor config, const EngineNotes& notes) {
+  PlanRecord record;
+  record.what = entry.what;
+  record.engine = notes.engine;
+  record.knobs = read_knobs(config);
+  record.numerical_notes = note_names(notes.numerical, kNumericalNotes, std::size(kNumericalNotes));
+  record.behavior_notes = note_names(notes.behavior, kBehaviorNotes, std::size(kBehaviorNotes));
+  record.status = kRefused;
+  entry.refused.push_back(std::move(record));
+}
+
+// Looks through one ranking for a deterministic engine.
+bool search(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& query, int mode) {
+  const OwnedDescriptor asked = ask(graph, query, mode);
+  if (!asked) return false;
+  for (const std::int64_t limit : {kFirstResults, std::int64_t{0}}) {
+    std::vector<OwnedDescriptor> configs = results_of(asked.get(), limit);
+    std::vector<EngineNotes> notes;
+    for (const auto& config : configs) notes.push_back(read_notes(config.get()));
+    entry->candidates = std::max(entry->candidates, static_cast<std::int64_t>(configs.size()));
+    const auto allowed = [](const EngineNotes& note) { return note.known && !note.nondeterministic(); };
+    const auto ready = [&](const EngineNotes& note) { return allowed(note) && !compiles(note); };
+    std::vector<PlanRecord> before;
+    for (std::size_t i = 0; i < configs.size() && !allowed(notes[i]); ++i) {
+      if (entry->refused.size() <= i) record_refused(*entry, configs[i].get(), notes[i]);
+    }
+    if (take_first(entry, graph, query, configs, notes, ready)) return true;
+    if (take_first(entry, graph, query, configs, notes, allowed)) return true;
+    if (static_cast<std::int64_t>(configs.size()) < limit) return false;  // that was all of them
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string key_of(const OwnDescriptor& graph) {
+  std::vector<std::string> operations;
+  for (const BackendDescriptor pointer : graph.referenced(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
+    const OwnDescriptor* operation = as_own(pointer);
+    std::string part;
+    if (!operation || !append_descriptor(part, *operation)) return {};
+    operations.push_back(std::move(part));
+  }
+  // Tensors are named by their unique ids, so the order of the operations says nothing more.
+  std::sort(operations.begin(), operations.end());
+  std::string key;
+  if (!append_descriptor(key, graph)) return {};
+  for (const auto& part : operations) {
+    append(key, part.size());
+    key += part;
+  }
+  return key;
+}
+
+void choose(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& query) {
+  if (entry->chosen.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(entry->mutex);
+  if (entry->chosen.load(std::memory_order_relaxed)) return;
+  entry->what = describe_graph(watched_copy(graph).get());
+  if (!search(entry, graph, query, kModeA) && !search(entry, graph, query, kModeFallback)) {
+    // Nothing deterministic: remember what stock would run.
+    const OwnedDescriptor asked = ask(graph, query, query.value<int>(CUDNN_ATTR_ENGINEHEUR_MODE, kModeA));
+    if (asked) {
+      std::vector<OwnedDescriptor> configs = results_of(asked.get(), 0);
+      std::vector<EngineNotes> notes;
+      for (const auto& config : configs) notes.push_back(read_notes(config.get()));
+      take_first(entry, graph, query, configs, notes, [](const EngineNotes&) { return true; });
+    }
+    entry->refused.clear();
+  }
+  entry->chosen.store(true, std::memory_order_release);
+}
+
+OwnedDescriptor make_config(const BookEntry& entry, OwnDescriptor& graph) {
+  OwnedDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  const BackendDescriptor real_graph = graph.real();
+  if (!engine || !real_graph || !set_descriptor(engine.get(), CUDNN_ATTR_ENGINE_OPERATION_GRAPH, real_graph) ||
+      !set(engine.get(), CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &entry.notes.engine) ||
+      !finalize(engine.get())) {
+    return {};
+  }
+  std::vector<OwnedDescriptor> owners;
+  std::vector<BackendDescriptor> choices;
+  for (const auto& [type, value] : entry.knobs) {
+    owners.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+    const int knob = static_cast<int>(type);
+    if (!owners.back() ||
+        !set(owners.back().get(), CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &knob) ||
+        !set(owners.back().get(), CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &value) ||
+        !finalize(owners.back().get())) {
+      return {};
+    }
+    choices.push_back(owners.back().get());
+  }
+  OwnedDescriptor config(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  if (!config || !set_descriptor(config.get(), CUDNN_ATTR_ENGINECFG_ENGINE, engine.get()) ||
+      (!choices.empty() &&
+       !set(config.get(), CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+            static_cast<std::int64_t>(choices.size()), choices.data())) ||
+      !finalize(config.get())) {
+    return {};
+  }
+  return config;
+}
+
+FinalizedPlanPtr plan_for(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& like) {
+  const auto handle = like.value<Handle>(CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
+  if (FinalizedPlanPtr kept = plan_book().find_plan(*entry, handle)) {
+    plan_book().hits.fetch_add(1, std::memory_order_relaxed);
+    return kept;
+  }
+  auto made = std::make_shared<FinalizedPlan>();
+  made->graph = OwnRef(&graph);
+  made->config = make_config(*entry, graph);
+  if (!made->config) return nullptr;
+  made->plan =
+      make_plan(made->config.get(), handle, like.value<BackendDescriptor>(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP));
+  if (!made->plan) return nullptr;
+  made->handle = handle;
+  made->workspace_bytes = read_workspace(made->plan.get());
+  plan_book().keep_plan(entry, made);
+  return made;
+}
+
+PlanBook& plan_book() {
+  static auto* book = new PlanBook;
+  return *book;
+}
+
+BookEntryPtr PlanBook::entry(std::string key) {
+  const std::lock_guard lock(mutex_);
+  auto& found = entries_[key];
+  if (!found) {
+    found = std::make_shared<BookEntry>();
+    found->key = std::move(key);
+  }
+  return found;
+}
+
+FinalizedPlanPtr PlanBook::find_plan(const BookEntry& entry, Handle handle) {
+  const std::lock_guard lock(mutex_);
+  const auto found = plans_.find({&entry, handle});
+  if (found == plans_.end()) return nullptr;
+  recent_.splice(recent_.begin(), recent_, found->second);
+  return found->second->plan;
+}
+
+void PlanBook::keep_plan(const BookEntryPtr& entry, FinalizedPlanPtr plan) {
+  std::list<Kept> gone;  // destroyed after the lock is released
+  const std::lock_guard lock(mutex_);
+  const PlanKey key{entry.get(), plan->handle};
+  const auto known = plans_.find(key);
+  if (known != plans_.end()) {
+    gone.splice(gone.begin(), recent_, known->second);
+    plans_.erase(known);
+  }
+  recent_.push_front({entry, std::move(plan)});
+  plans_.emplace(key, recent_.begin());
+  while (recent_.size() > bound_) {
+    const auto last = std::prev(recent_.end());
+    plans_.erase({last->entry.get(), last->plan->handle});
+    gone.splice(gone.begin(), recent_, last);
+    ++evicted_;
+  }
+}
+
+void PlanBook::forget_handle(Handle handle) {
+  std::list<Kept> gone;
+  const std::lock_guard lock(mutex_);
+  for (auto kept = recent_.begin(); kept != recent_.end();) {
+    const auto next = std::next(kept);
+    if (kept->plan->handle == handle) {
+      plans_.erase({kept->entry.get(), handle});
+      gone.splice(gone.begin(), recent_, kept);
+    }
+    kept = next;
+  }
+}
+
+BookStatistics PlanBook::statistics() const {
+  BookStatistics now;
+  now.queries = queries.load(std::memory_order_relaxed);
+  now.finalized = finalized.load(std::memory_order_relaxed);
+  now.hits = hits.load(std::memory_order_relaxed);
+  const std::lock_guard lock(mutex_);
+  now.entries = entries_.size();
+  now.plans = recent_.size();
+  now.evicted = evicted_;
+  return now;
+}
+
+void PlanBook::set_bound(std::size_t plans) {
+  const std::lock_guard lock(mutex_);
+  bound_ = plans;
+}
+
+}  // namespace ortlock::cudnn
