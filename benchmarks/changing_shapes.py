@@ -112,7 +112,8 @@ def main() -> None:
     parser.add_argument("--worker", nargs=2, metavar=("NET", "SIDE"), help="measure one side and print JSON")
     args = parser.parse_args()
     if args.worker:
-        print(json.dumps(measure(*args.worker, args.passes, args.steady)))
+        net, side = args.worker
+        print(json.dumps(measure(net, side, args.passes, args.steady)))
         return
 
     sides = [side for side in SIDES if args.provider == "cuda" or side == "CPU provider"]

@@ -49,7 +49,10 @@ def stamp(*, cuda: bool) -> dict[str, Any]:
 def write(path: Path, result: dict[str, Any]) -> None:
     """Write a result as JSON, indented so that differences can be read."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
+    # Replaced in one step: whoever is stopped while writing leaves the previous file whole.
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
+    fresh.replace(path)
     note(f"wrote {path}")
 
 

@@ -1,10 +1,12 @@
 """Stock and ortlock side by side: what changes from run to run, session to session and process to process.
 
-    python benchmarks/evidence.py [--only SECTION ...] [--output FILE] [--provider cpu] [--ppocr-det FILE.onnx]
+    python benchmarks/evidence.py [--only SECTION ...] [--quick] [--output FILE] [--provider cpu]
+                                  [--ppocr-det FILE.onnx]
 
 Every figure counts distinct outputs, compared byte by byte. Sessions run in processes of their own; ``busy`` means
-that another process keeps the GPU at work. ``python benchmarks/evidence.py --summary`` joins the results of several
-ONNX Runtime versions into one table.
+that another process keeps the GPU at work. The result file is written after every section, so that a run that is cut
+short keeps what it measured. ``--quick`` runs every section with few sessions and runs, to check the script itself.
+``python benchmarks/evidence.py --summary`` joins the results of several ONNX Runtime versions into one table.
 """
 
 from __future__ import annotations
@@ -45,12 +47,28 @@ class Settings:
 
     provider: str
     ppocr_det: Path | None
+    quick: bool = False
+
+    def number(self, full: int, quick: int) -> int:
+        """Return how many sessions, runs or processes to take."""
+        return quick if self.quick else full
+
+
+# Seconds for one worker: a stuck one must not stop the rest. Kernels compiled at first use need most of a minute.
+WORKER_LIMIT = 240
 
 
 def work(jobs: Sequence[dict[str, Any]], **extra: Any) -> dict[str, Any]:
     """Run jobs in one new process."""
     asked = json.dumps({"jobs": list(jobs), **extra})
-    done = subprocess.run([sys.executable, str(WORKER)], input=asked, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(WORKER)],
+        input=asked,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WORKER_LIMIT,
+    )
     if done.returncode != 0:
         raise RuntimeError(f"worker failed: {done.stderr.strip().splitlines()[-1:]}")
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -80,6 +98,16 @@ def flat(result: dict[str, Any]) -> list[str]:
     return [digest for session in result["digests"] for digest in session]
 
 
+def failure(settings: Settings, *results: dict[str, Any]) -> str | None:
+    """Return why results do not count: an error, or sessions that ONNX Runtime moved to another provider."""
+    for result in results:
+        if result["error"]:
+            return str(result["error"])
+        if result["providers"][0] != settings.provider:
+            return f"ran on {result['providers'][0]}, not on {settings.provider}"
+    return None
+
+
 def count(digests: Sequence[str], error: str | None = None) -> str:
     """Return ``distinct of runs`` in words."""
     return f"error: {error}" if error else f"{len(set(digests))} of {len(digests)}"
@@ -87,21 +115,21 @@ def count(digests: Sequence[str], error: str | None = None) -> str:
 
 def compare(settings: Settings, section: str, cases: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> list[Row]:
     """Stock: 12 runs of a session. Ours: 12 runs in each of two sessions, and a third session in another process."""
+    runs = settings.number(12, 3)
 
     def jobs(side: str, sessions: int) -> list[dict[str, Any]]:
-        return [job(settings, name, side, *case, sessions=sessions, runs=12) for name, case in cases.items()]
+        return [job(settings, name, side, *case, sessions=sessions, runs=runs) for name, case in cases.items()]
 
     # Each in a process of its own: after a stock session ran, ortlock would come too late.
     sides = [work(jobs("stock", 1)), work(jobs("strict", 2)), work(jobs("strict", 1))]
     rows = []
     for stock, ours, other in zip(*(side["results"] for side in sides), strict=True):
         digests = flat(ours) + flat(other)
-        error = ours["error"] or other["error"]
-        holds = not error and len(set(digests)) == 1 and ours["verdict"] == "bitwise"
+        error = failure(settings, ours, other)
+        holds = not error and len(set(digests)) == 1 and ours["verdict"] == other["verdict"] == "bitwise"
         detail = {"plans": ours.get("plans"), "verdict": ours.get("verdict"), "reasons": ours.get("reasons")}
-        rows.append(
-            Row(section, stock["name"], count(flat(stock), stock["error"]), count(digests, error), holds, detail)
-        )
+        before = count(flat(stock), failure(settings, stock))
+        rows.append(Row(section, stock["name"], before, count(digests, error), holds, detail))
     return rows
 
 
@@ -150,31 +178,31 @@ NETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def nets(settings: Settings) -> list[Row]:
     """Nets under EXHAUSTIVE: 8 sessions in a process, then 4 processes at once of 3 sessions, GPU idle and busy."""
     rows = []
+    sessions, processes, each = settings.number(8, 2), settings.number(4, 2), settings.number(3, 1)
     for load in ("idle", "busy") if settings.provider == CUDA else ("idle",):
         with busy_gpu() if load == "busy" else nullcontext():
             sides = {}
             for side in ("stock", "strict"):
-                many = [job(settings, name, side, *case, sessions=8) for name, case in NETS.items()]
-                few = [job(settings, name, side, *case, sessions=3) for name, case in NETS.items()]
+                many = [job(settings, name, side, *case, sessions=sessions) for name, case in NETS.items()]
+                few = [job(settings, name, side, *case, sessions=each) for name, case in NETS.items()]
                 note(f"nets, {load}, {side}")
                 one = work(many)["results"]
-                with ThreadPoolExecutor(4) as pool:
-                    four = [answer["results"] for answer in pool.map(work, [few] * 4)]
-                sides[side] = (one, four)
+                with ThreadPoolExecutor(processes) as pool:
+                    others = [answer["results"] for answer in pool.map(work, [few] * processes)]
+                sides[side] = (one, others)
         for i, name in enumerate(NETS):
-            words, everything, errors, verdicts = {}, {}, [], set()
-            for side, (one, four) in sides.items():
-                processes = [digest for results in four for digest in flat(results[i])]
-                errors += [r["error"] for r in (one[i], *(results[i] for results in four)) if r["error"]]
-                words[side] = f"{count(flat(one[i]))}; {count(processes)}"
-                everything[side] = set(flat(one[i])) | set(processes)
-                verdicts |= {one[i].get("verdict")} if side == "strict" else set()
-            holds = not errors and len(everything["strict"]) == 1 and verdicts == {"bitwise"}
-            ours = f"error: {errors[0]}" if errors else words["strict"]
-            detail = {"plans": sides["strict"][0][i].get("plans"), "errors": errors}
-            rows.append(
-                Row("nets", f"{name}, {load}: 8 sessions; 4 processes x 3", words["stock"], ours, holds, detail)
-            )
+            words, everything, errors, verdicts = {}, {}, {}, {}
+            for side, (one, others) in sides.items():
+                results = [one[i], *(answers[i] for answers in others)]
+                elsewhere = [digest for result in results[1:] for digest in flat(result)]
+                error = errors[side] = failure(settings, *results)
+                words[side] = f"error: {error}" if error else f"{count(flat(one[i]))}; {count(elsewhere)}"
+                everything[side] = set(flat(one[i])) | set(elsewhere)
+                verdicts[side] = {result.get("verdict") for result in results}
+            holds = not errors["strict"] and len(everything["strict"]) == 1 and verdicts["strict"] == {"bitwise"}
+            detail = {"plans": sides["strict"][0][i].get("plans"), "errors": [e for e in errors.values() if e]}
+            case_ = f"{name}, {load}: {sessions} sessions; {processes} processes x {each}"
+            rows.append(Row("nets", case_, words["stock"], words["strict"], holds, detail))
     return rows
 
 
@@ -255,22 +283,24 @@ def ppocr(settings: Settings) -> list[Row]:
     if settings.ppocr_det is None:
         raise FileNotFoundError("--ppocr-det: the model ch_PP-OCRv4_det_infer.onnx of the package rapidocr-onnxruntime")
     case = ({"path": str(settings.ppocr_det.resolve())}, {"photo": [416, 640]})
-    stock = [work([job(settings, "det", "stock", *case, runs=3)])["results"][0] for _ in range(3)]
-    ours = [work([job(settings, "det", "strict", *case, runs=3)])["results"][0] for _ in range(3)]
-    error = next((result["error"] for result in ours if result["error"]), None)
+    runs = settings.number(3, 1)
+    stock = [work([job(settings, "det", "stock", *case, runs=runs)])["results"][0] for _ in range(3)]
+    ours = [work([job(settings, "det", "strict", *case, runs=runs)])["results"][0] for _ in range(3)]
+    error = failure(settings, *ours)
     digests = [digest for result in ours for digest in flat(result)]
-    verdict = ours[0].get("verdict")
-    said = count(digests, error) + ("" if error else f", {verdict}")
-    holds = not error and len(set(digests)) == 1 and verdict == "bitwise"
-    before = count([digest for result in stock for digest in flat(result)], stock[0]["error"])
+    verdicts = sorted({str(result.get("verdict")) for result in ours})
+    said = count(digests, error) + ("" if error else f", {' and '.join(verdicts)}")
+    holds = not error and len(set(digests)) == 1 and verdicts == ["bitwise"]
+    before = count([digest for result in stock for digest in flat(result)], failure(settings, *stock))
     detail = {"reasons": ours[0].get("reasons"), "plans": ours[0].get("plans")}
-    return [Row("ppocr", "PP-OCRv4 detection, photo 416x640, 3 processes x 3 runs", before, said, holds, detail)]
+    return [Row("ppocr", f"PP-OCRv4 detection, photo 416x640, 3 processes x {runs} runs", before, said, holds, detail)]
 
 
 def threads(settings: Settings) -> list[Row]:
     """Eight threads on one session."""
+    runs = settings.number(20, 3)
     cases = {
-        name: job(settings, name, "strict", *NETS[name], runs=20, threads=8)
+        name: job(settings, name, "strict", *NETS[name], runs=runs, threads=8)
         for name in ("20-conv residual net fp32", "10 FusedConv nodes")
     }
     serial = [{**one, "threads": 1, "runs": 2} for one in cases.values()]
@@ -279,16 +309,9 @@ def threads(settings: Settings) -> list[Row]:
     for i, name in enumerate(cases):
         parallel, single = results[i], results[i + len(cases)]
         digests = flat(parallel) + flat(single)
-        error = parallel["error"] or single["error"]
-        rows.append(
-            Row(
-                "threads",
-                f"{name}, 8 threads x 20 runs",
-                "-",
-                count(digests, error),
-                not error and len(set(digests)) == 1,
-            )
-        )
+        error = failure(settings, parallel, single)
+        holds = not error and len(set(digests)) == 1 and parallel["verdict"] == single["verdict"] == "bitwise"
+        rows.append(Row("threads", f"{name}, 8 threads x {runs} runs", "-", count(digests, error), holds))
     return rows
 
 
@@ -307,8 +330,17 @@ _GPU_ONLY = ("bias", "late", "torch")
 
 def summary(folder: Path) -> None:
     """Join the results in ``folder`` into one Markdown table, a column for each ONNX Runtime version."""
-    files = sorted(folder.glob("evidence_ort*.json"), reverse=True)
-    results = [json.loads(path.read_text()) for path in files]
+    results = []
+    for path in sorted(folder.glob("evidence_ort*.json"), reverse=True):
+        result = json.loads(path.read_text())
+        if not result.get("complete", True) or result.get("quick"):
+            note(f"{path} was cut short or made with --quick and is left out")
+        elif not result["environment"]["gpu"]:
+            note(f"{path} was not measured on a GPU and is left out")
+        else:
+            results.append(result)
+    if not results:
+        raise SystemExit(f"no results in {folder}: run benchmarks/evidence.py on a GPU first")
     lines: dict[str, dict[str, str]] = {}
     for result in results:
         for row in result["rows"]:
@@ -318,8 +350,10 @@ def summary(folder: Path) -> None:
             lines.setdefault(key, {})[result["onnxruntime"]] = f"{cell} ({mark})".replace("|", "\\|")
     versions = [result["onnxruntime"] for result in results]
     gpu = results[0]["environment"]["gpu"]
+    # The process that collects the results has cuDNN loaded only where the provider imports it.
+    cudnn = next((r["environment"]["gpu"]["cudnn"] for r in results if r["environment"]["gpu"]["cudnn"]), "?")
     text = [
-        f"# Stock and ortlock, distinct outputs by line of ONNX Runtime ({gpu['name']}, cuDNN {gpu['cudnn']})",
+        f"# Stock and ortlock, distinct outputs by line of ONNX Runtime ({gpu['name']}, cuDNN {cudnn})",
         "",
         "Each cell: stock -> **ortlock** (`strict` unless it says otherwise); `1 of 12` means one distinct output in "
         "12 runs. Made by `benchmarks/evidence.py --summary` from the JSON files beside it.",
@@ -339,10 +373,14 @@ def main() -> int:
     """Run the sections and write what came out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=sorted(SECTIONS), help="section to run; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="few sessions and runs, to check the script itself")
     parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--ppocr-det", type=Path, help="PP-OCRv4 detection model")
     parser.add_argument(
-        "--output", type=Path, help="result file; default: benchmarks/results/evidence_ort<version>.json"
+        "--output",
+        type=Path,
+        help="result file; default: benchmarks/results/evidence_ort<version>.json, and another name, which --summary "
+        "does not read, on the CPU, with --quick and with --only",
     )
     parser.add_argument("--summary", action="store_true", help="only join the results into one table")
     args = parser.parse_args()
@@ -352,9 +390,22 @@ def main() -> int:
     import onnxruntime
 
     cuda = args.provider == "cuda"
-    settings = Settings(CUDA if cuda else "CPUExecutionProvider", args.ppocr_det)
+    settings = Settings(CUDA if cuda else "CPUExecutionProvider", args.ppocr_det, args.quick)
     chosen = args.only or [name for name in SECTIONS if cuda or name not in _GPU_ONLY]
+    skipped: list[str] = []
+    if not args.only and args.ppocr_det is None:
+        note("ppocr is left out: it needs --ppocr-det FILE.onnx")
+        chosen.remove("ppocr")
+        skipped.append("ppocr")
+    kind = [word for word, there in (("cpu", not cuda), ("quick", args.quick), ("part", args.only)) if there]
+    version = onnxruntime.__version__
+    output = args.output or RESULTS / f"{'_'.join(['evidence', *kind])}_ort{version}.json"
     rows: list[Row] = []
+
+    def result(complete: bool) -> dict[str, Any]:
+        facts = {"provider": settings.provider, "quick": args.quick, "sections": chosen, "skipped": skipped}
+        return {"onnxruntime": version, "complete": complete, **facts, "rows": [vars(row) for row in rows]}
+
     for name in chosen:
         note(name)
         try:
@@ -362,8 +413,9 @@ def main() -> int:
         except Exception as error:
             note(traceback.format_exc())
             rows.append(Row(name, name, "-", f"{type(error).__name__}: {error}", False))
+        write(output, result(complete=False))
     table(
-        f"ONNX Runtime {onnxruntime.__version__}, {settings.provider}: distinct outputs",
+        f"ONNX Runtime {version}, {settings.provider}: distinct outputs",
         ("section", "case", "stock", "ortlock", "holds"),
         [(row.section, row.case, row.stock, row.ours, "yes" if row.holds else "NO") for row in rows],
     )
@@ -371,8 +423,7 @@ def main() -> int:
         from ortlock import native
 
         native.load_cuda_provider()
-    result = {"onnxruntime": onnxruntime.__version__, "rows": [vars(row) for row in rows], **stamp(cuda=cuda)}
-    write(args.output or RESULTS / f"evidence_ort{onnxruntime.__version__}.json", result)
+    write(output, result(complete=True) | stamp(cuda=cuda))
     return 0 if all(row.holds for row in rows) else 1
 
 

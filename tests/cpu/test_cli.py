@@ -50,7 +50,8 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, "demo", "--provider", "cpu", "--sessions", "2", "--runs", "1", "--threads", "2")
     assert status == 0
-    assert "Distinct outputs of 4 runs: 2 sessions, 2 threads each, CPUExecutionProvider" in " ".join(out.split())
+    assert out.startswith("Distinct outputs of 4 runs: 2 sessions, 2 threads each, CPUExecutionProvider\n")
+    assert "This ran on the CPU provider" in out
     for output in models.DEMO_OUTPUTS:
         assert output in out
     assert "bitwise (mode strict, CPUExecutionProvider)" in out
@@ -138,6 +139,78 @@ def test_bench_shows_what_strict_refuses(capsys: pytest.CaptureFixture[str], tmp
     assert "strict refuses: dice (RandomNormalLike)" in out
 
 
+def test_bench_shapes_bind_shared_dimensions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from onnx import TensorProto, helper
+
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", "n"]) for name in ("x", "w", "y")]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", values[:2], values[2:])
+    path = tmp_path / "add.onnx"
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
+    )
+    few = ("--rounds", "1", "--runs", "1", "--sessions", "1", "--provider", "cpu", "--json")
+    status, out, err = call(capsys, "bench", str(path), *few, "--shapes", "x:2x3,5x7")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["shapes"] == 2
+
+
+def test_json_is_alone_on_standard_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, net: Path
+) -> None:
+    """ONNX Runtime tells some things with print, such as a fall back."""
+    real = onnxruntime.InferenceSession.run
+
+    def chatty(self: Any, *arguments: Any) -> Any:
+        print("EP Error ... Falling back")
+        return real(self, *arguments)
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run", chatty)
+    few = ("--provider", "cpu", "--sessions", "1", "--runs", "1", "--json")
+    for arguments in (("demo", "--threads", "1"), ("bench", str(net), "--rounds", "1", "--dim", "size=8")):
+        status, out, err = call(capsys, *arguments, *few)
+        assert status == 0
+        assert json.loads(out)["holds"] is True
+        assert "Falling back" in err
+
+
+def test_a_session_that_moves_to_another_provider_is_no_measurement(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, net: Path
+) -> None:
+    real = onnxruntime.InferenceSession.get_providers
+
+    def moved(self: Any) -> Any:
+        return ["OtherExecutionProvider"] if type(self) is onnxruntime.InferenceSession else real(self)
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "get_providers", moved)
+    for arguments in (("demo", "--sessions", "1"), ("bench", str(net), "--rounds", "1", "--dim", "size=8")):
+        status, out, err = call(capsys, *arguments, "--provider", "cpu", "--runs", "1")
+        assert (status, out) == (2, "")
+        assert "ONNX Runtime moved the session from CPUExecutionProvider to OtherExecutionProvider" in err
+        assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(CUDA_HERE, reason="this ONNX Runtime has a CUDA provider")
+def test_a_cuda_provider_that_cannot_be_used(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU package on a machine whose GPU cannot be used: auto says so and takes the CPU, doctor cannot tell."""
+    offered = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: offered)
+    status, out, _ = call(capsys, "doctor", "--json")
+    result = json.loads(out)
+    assert status == 2
+    assert (result["works"], result["cuda_usable"]) == (None, False)
+    assert result["cuda_problem"]
+    assert "the provider cannot be used here" in result["advice"][0]
+    demo = ("demo", "--sessions", "1", "--runs", "1", "--threads", "1", "--json")
+    status, out, err = call(capsys, *demo)
+    assert (status, json.loads(out)["provider"]) == (0, "CPUExecutionProvider")
+    assert err.startswith("ortlock: CUDAExecutionProvider cannot be used: ")
+    assert err.count("\n") == 1
+    status, out, err = call(capsys, *demo, "--provider", "cuda")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+
+
 BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "missing file": (("bench", "no.onnx"), "no.onnx: no such file. Give the path of an ONNX model."),
     "corrupt model": (("bench", "corrupt.onnx"), "corrupt.onnx: ONNX Runtime cannot load it: "),
@@ -149,6 +222,8 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
         ("bench", "net.onnx", "--shapes", "x:1x3x0x0"),
         "net.onnx: does not run with these inputs",
     ),
+    "negative seed": (("bench", "net.onnx", "--seed", "-1"), "Invalid value for '--seed'"),
+    "empty inputs": (("bench", "net.onnx", "--inputs", "empty.onnx"), "--inputs empty.onnx: No data left in file."),
     "unknown command": (("lokc",), "No such command 'lokc'"),
     "bad number": (("demo", "--sessions", "0"), "Invalid value for '--sessions'"),
 }

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
-from ortlock.cli.inputs import InputError, InputSpec, load_npz, parse_dims, parse_shapes, seeded_feeds
+from ortlock.cli.inputs import InputError, InputSpec, input_specs, load_npz, parse_dims, parse_shapes, seeded_feeds
 
 IMAGE = InputSpec("x", "tensor(float)", ("batch", 3, "height", "width"))
 MASK = InputSpec("mask", "tensor(int64)", ("batch", "length"))
@@ -32,6 +34,14 @@ def test_open_dimensions_are_listed() -> None:
         seeded_feeds([IMAGE], 0, {}, {})
     with pytest.raises(InputError, match=r"no size: x\[1\]. Set them with --shapes"):
         seeded_feeds([InputSpec("x", "tensor(float)", (1, None))], 0, {}, {})
+
+
+def test_a_shape_binds_the_dimensions_that_other_inputs_share() -> None:
+    mask = InputSpec("mask", "tensor(int64)", ("batch", "height"))
+    feeds = seeded_feeds([IMAGE, mask], 0, {}, parse_shapes("x:2x3x8x9,4x3x5x6"))
+    assert [feed["mask"].shape for feed in feeds] == [(2, 8), (4, 5)]
+    # An explicit --dim comes first.
+    assert seeded_feeds([IMAGE, mask], 0, {"height": 7}, parse_shapes("x:2x3x8x9"))[0]["mask"].shape == (2, 7)
 
 
 def test_several_shapes_make_several_feeds() -> None:
@@ -106,6 +116,37 @@ def test_booleans_strings_and_optionals() -> None:
     assert "o" not in feed
 
 
+def _identity(element: int) -> Any:
+    values = [helper.make_tensor_value_info(name, element, [6]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.skipif(
+    not hasattr(onnxruntime.OrtValue, "ortvalue_from_numpy_with_onnx_type"), reason="this ONNX Runtime cannot make them"
+)
+@pytest.mark.parametrize("name", ["BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ"])
+def test_types_that_numpy_lacks(name: str) -> None:
+    element = getattr(TensorProto, name)
+    session = _identity(element)
+    specs = input_specs(session)
+    assert specs == (InputSpec("x", f"tensor({name.lower()})", (6,)),)
+    value = seeded_feeds(specs, 0, {}, {})[0]["x"]
+    assert (value.data_type(), value.shape()) == (specs[0].type, [6])
+    # As numbers, by a model that casts: the bits are those of 0.0 and 1.0.
+    cast = helper.make_graph(
+        [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)],
+        "g",
+        [helper.make_tensor_value_info("x", element, [6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [6])],
+    )
+    model = helper.make_model(cast, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    caster = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    numbers: Any = caster.run(None, {"x": value})[0]
+    assert set(numbers.tolist()) == {0.0, 1.0}
+
+
 def test_types_that_cannot_be_made_up() -> None:
     with pytest.raises(InputError, match=r"input q is a seq\(tensor\(float\)\), which cannot be made up"):
         seeded_feeds([InputSpec("q", "seq(tensor(float))", ())], 0, {}, {})
@@ -119,7 +160,25 @@ def test_npz_files(tmp_path: Path) -> None:
         load_npz(path, [IMAGE, MASK])
     with pytest.raises(InputError, match="the model has no input x; it has mask"):
         load_npz(_with(tmp_path, x=1, mask=2), [MASK])
-    path.write_bytes(b"not a zip")
+    optional = InputSpec("o", "optional(tensor(float))", (1,))
+    assert set(load_npz(path, [IMAGE, optional])) == {"x"}
+
+
+@pytest.mark.parametrize("content", ["not a zip", "empty", "one array", "cut short", "missing"])
+def test_npz_files_that_cannot_be_read(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "in.npz"
+    np.savez_compressed(path, x=np.arange(1000.0))
+    if content == "not a zip":
+        path.write_bytes(b"not a zip")
+    elif content == "empty":
+        path.write_bytes(b"")
+    elif content == "one array":
+        with path.open("wb") as file:
+            np.save(file, np.ones(3))
+    elif content == "cut short":
+        path.write_bytes(path.read_bytes()[:-30])
+    else:
+        path.unlink()
     with pytest.raises(InputError, match=r"in.npz: .*Write it with numpy.savez"):
         load_npz(path, [IMAGE])
 

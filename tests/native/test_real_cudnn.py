@@ -27,7 +27,7 @@ TRANSPOSED = {
     "64x112x112": ([1, 64, 112, 112], [64, 3, 4, 4], [1, 3, 224, 224]),
 }
 FIRST_CHOICE = 25  # nondeterministic, for each of them
-SEEN_ON_GPU = {"128x28x28": 76, "512x7x7": 2, "64x112x112": 58}
+SEEN_ON_GPU = {"128x28x28": 65, "512x7x7": 2, "64x112x112": 58}  # from cuDNN's heuristic mode A
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,10 @@ from ortlock.cli.options import (
     HOLDS,
     choose_providers,
     json_option,
+    nothing_but_json,
     progress,
     provider_option,
+    same_provider,
     show_json,
     show_table,
 )
@@ -68,7 +70,7 @@ class Side:
 @click.option(
     "--inputs", type=click.Path(path_type=Path), multiple=True, help="FILE.npz, one array an input; may be repeated."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of made-up inputs.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of made-up inputs.")
 @click.option("--dim", multiple=True, metavar="NAME=N", help="Size of a symbolic dimension; may be repeated.")
 @click.option("--shapes", default="", metavar="SHAPES", help="Several shapes: x:1x3x224x224,x:1x3x256x256.")
 @click.option("--sessions", type=click.IntRange(1), default=3, show_default=True, help="Sessions for distinct outputs.")
@@ -94,15 +96,15 @@ def command(
     Exit status 1 if strict refuses the model or its outputs differ.
     """
     path = str(readable_model(model))
-    providers = choose_providers(provider)
     sides = [Side(name) for name in SIDES]
-    # Sessions that intercept come before stock's, which would otherwise have resolved cuDNN's functions.
-    for side in sorted(sides, key=lambda side: side.name == "stock"):
-        _open(side, path, providers)
-    stock = sides[0]
-    feeds = _feeds(stock.session, inputs, seed, dim, shapes)
+    with nothing_but_json(as_json):
+        providers = choose_providers(provider)
+        # Sessions that intercept come before stock's, which would otherwise have resolved cuDNN's functions.
+        for side in sorted(sides, key=lambda side: side.name == "stock"):
+            _open(side, path, providers)
+    feeds = _feeds(sides[0].session, inputs, seed, dim, shapes)
     open_sides = [side for side in sides if side.session is not None]
-    with progress(as_json) as bar:
+    with nothing_but_json(as_json), progress(as_json) as bar:
         # What only the first session of a process pays (CUDA's and cuDNN's start) belongs to no side.
         _warm_process(path, providers, feeds[0])
         task = bar.add_task("measuring", total=len(open_sides) * (1 + sessions) + rounds * len(open_sides))
@@ -120,6 +122,7 @@ def command(
         for side in open_sides:
             if side.session is not None:
                 side.distinct = _distinct(side, path, providers, feeds, sessions)
+                same_provider(side.session, providers[0], side.name)
             bar.advance(task, sessions)
     strict = sides[-1]
     holds = strict.refused is None and strict.distinct == 1
@@ -201,6 +204,7 @@ def _distinct(side: Side, path: str, providers: Sequence[str], feeds: Sequence[F
         for digests, feed in zip(seen, feeds, strict=True):
             for _ in range(2):
                 digests.add(digest(session.run(None, feed)))
+        same_provider(session, providers[0], side.name)
     return max(len(digests) for digests in seen)
 
 

@@ -14,8 +14,10 @@ from ortlock.cli.options import (
     HOLDS,
     choose_providers,
     json_option,
+    nothing_but_json,
     progress,
     provider_option,
+    same_provider,
     show_json,
     show_table,
 )
@@ -39,11 +41,12 @@ def command(provider: str, sessions: int, runs: int, threads: int, as_json: bool
     from ortlock import ReproducibleSession, models
     from ortlock.report import Verdict
 
-    providers = choose_providers(provider)
+    with nothing_but_json(as_json):
+        providers = choose_providers(provider)
     model = models.demo_model()
     feed = {"x": models.seeded_input(_SHAPE)}
 
-    with progress(as_json) as bar:
+    with nothing_but_json(as_json), progress(as_json) as bar:
 
         def side(name: str, make: Callable[[], Any]) -> tuple[Any, dict[str, set[str]]]:
             task = bar.add_task(name, total=sessions)
@@ -52,6 +55,7 @@ def command(provider: str, sessions: int, runs: int, threads: int, as_json: bool
             for _ in range(sessions):
                 session = make()
                 _run(session, feed, runs, threads, seen)
+                same_provider(session, providers[0], name)
                 bar.advance(task)
             return session, seen
 
@@ -81,7 +85,7 @@ def command(provider: str, sessions: int, runs: int, threads: int, as_json: bool
         print(report)
         if providers == [CPU]:
             print(
-                "\nNo CUDA here: the CPU provider repeats by itself. On a GPU the left column is where it gets lively."
+                "\nThis ran on the CPU provider, where stock repeats by itself too; --provider cuda runs it on a GPU."
             )
     return HOLDS if holds else DOES_NOT_HOLD
 

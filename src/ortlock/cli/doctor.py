@@ -10,12 +10,14 @@ from typing import Any
 import click
 
 from ortlock.cli.options import (
+    BAD_INPUT,
     CPU,
     CUDA,
     DOES_NOT_HOLD,
     HOLDS,
+    cuda_problem,
     json_option,
-    preload_cuda_libraries,
+    nothing_but_json,
     show_json,
     show_table,
 )
@@ -24,7 +26,10 @@ from ortlock.cli.options import (
 @click.command("doctor")
 @json_option
 def command(as_json: bool) -> int:
-    """Say what is here, what can be pinned, whether cuDNN can be intercepted, and what to do if not."""
+    """Say what is here, what can be pinned, whether cuDNN can be intercepted, and what to do if not.
+
+    Exit status 2 if ONNX Runtime has a CUDA provider that cannot be used here: nothing can be told of it then.
+    """
     import onnxruntime
 
     from ortlock import native
@@ -33,11 +38,8 @@ def command(as_json: bool) -> int:
     from ortlock.settings import resolve
 
     offered = onnxruntime.get_available_providers()
-    cause = None
-    if CUDA in offered:
-        preload_cuda_libraries()
-        native.load_cuda_provider()
-        cause = _why_not()
+    with nothing_but_json(as_json):
+        cause = cuda_problem() if CUDA in offered else None
     state = native.state()
     usable = CUDA in offered and state.loaded and cause is None
     surroundings = environment(cuda=usable, cudnn_path=state.cudnn_path if usable else None).to_dict()
@@ -46,7 +48,9 @@ def command(as_json: bool) -> int:
         Mode.PIN, onnxruntime.SessionOptions(), providers, [{}, {}], os.environ, onnxruntime.__version__
     ).states
     advice = list(_advice(offered, usable, cause, state))
-    works = not (usable and (not state.attached or state.late or state.faults))
+    works: bool | None = None
+    if CUDA not in offered or usable:
+        works = not (usable and (not state.attached or state.late or state.faults))
     if as_json:
         show_json(
             {
@@ -75,19 +79,7 @@ def command(as_json: bool) -> int:
         )
         for line in advice:
             print(line)
-    return HOLDS if works else DOES_NOT_HOLD
-
-
-def _why_not() -> str | None:
-    """Return why CUDA cannot be used although this ONNX Runtime has the provider; None if it can."""
-    import numpy as np
-    import onnxruntime
-
-    try:
-        onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), "cuda", 0)
-    except Exception as error:
-        return " ".join(str(error).split())
-    return None
+    return BAD_INPUT if works is None else HOLDS if works else DOES_NOT_HOLD
 
 
 def _advice(offered: list[str], usable: bool, cause: str | None, state: Any) -> Iterator[str]:
@@ -107,7 +99,10 @@ def _advice(offered: list[str], usable: bool, cause: str | None, state: Any) -> 
     if not state.attached:
         yield f"cuDNN: calls cannot be intercepted: {'; '.join(state.faults) or 'no slot was found'}"
     elif state.late:
-        yield "cuDNN: a CUDA session ran before ortlock was imported. Import ortlock first, in a new process."
+        yield (
+            "cuDNN: a CUDA session ran in this process before ortlock was there. In a new process, make the first "
+            "ReproducibleSession before any other CUDA session."
+        )
     else:
         yield f"cuDNN: intercepted ({state.style}, {state.slots} slots). Everything is in place."
 

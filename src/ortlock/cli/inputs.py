@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,15 @@ _DTYPES: dict[str, type[np.generic]] = {
     "uint32": np.uint32,
     "uint64": np.uint64,
     "bool": np.bool_,
+}
+
+# Types that NumPy lacks, by the integers that hold their bits: (ONNX element type, integer, bits of 1.0).
+_BITS: dict[str, tuple[int, type[np.unsignedinteger[Any]], int]] = {
+    "bfloat16": (16, np.uint16, 0x3F80),
+    "float8e4m3fn": (17, np.uint8, 0x38),
+    "float8e4m3fnuz": (18, np.uint8, 0x40),
+    "float8e5m2": (19, np.uint8, 0x3C),
+    "float8e5m2fnuz": (20, np.uint8, 0x40),
 }
 
 
@@ -91,12 +101,17 @@ def load_npz(path: Path, specs: Sequence[InputSpec]) -> Feed:
         InputError: the file cannot be read, lacks an input or holds one that the model does not have.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise ValueError("one array without a name")
+        with file:
             feed = {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"--inputs {path}: {error}. Write it with numpy.savez(path, NAME=array, ...).") from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        cause = (error.strerror if isinstance(error, OSError) else None) or error
+        raise InputError(f"--inputs {path}: {cause}. Write it with numpy.savez(path, NAME=array, ...).") from error
     wanted = {spec.name for spec in specs}
-    if missing := sorted(wanted - set(feed)):
+    needed = {spec.name for spec in specs if not spec.type.startswith("optional")}
+    if missing := sorted(needed - set(feed)):
         raise InputError(
             f"--inputs {path}: holds no {', '.join(missing)}; it holds {', '.join(sorted(feed)) or 'nothing'}."
         )
@@ -112,7 +127,8 @@ def seeded_feeds(
 ) -> list[Feed]:
     """Return one feed for each shape that was asked for; inputs with fewer shapes keep their last one.
 
-    A symbolic dimension takes its size from ``dims``; an unnamed or unset first one is 1.
+    A symbolic dimension takes its size from ``dims``, else from a shape that was asked for another input and names
+    it too; an unnamed or unset first one is 1.
 
     Raises:
         InputError: a dimension is open, a name or a rank does not fit, or a type cannot be made up.
@@ -128,7 +144,7 @@ def seeded_feeds(
     for name, asked in shapes.items():
         for shape in asked:
             _check(known[name], shape)
-    if open_ := sorted(set(_open_dimensions(specs, dims, shapes))):
+    if open_ := sorted(set(_open_dimensions(specs, _bound(specs, dims, shapes, 0), shapes))):
         raise InputError(
             f"these dimensions of the model have no size: {', '.join(open_)}. Set them with "
             f"{' '.join(f'--dim {name.split()[0]}=N' for name in open_ if '[' not in name) or '--shapes'}"
@@ -136,6 +152,22 @@ def seeded_feeds(
         )
     count = max((len(asked) for asked in shapes.values()), default=1)
     return [_feed(specs, seed, dims, shapes, index) for index in range(count)]
+
+
+def _bound(
+    specs: Sequence[InputSpec],
+    dims: Mapping[str, int],
+    shapes: Mapping[str, Sequence[tuple[int, ...]]],
+    index: int,
+) -> dict[str, int]:
+    """Return the sizes of symbolic dimensions in feed ``index``: an explicit --dim, else the first shape's."""
+    sizes = dict(dims)
+    for spec in specs:
+        if asked := shapes.get(spec.name):
+            for name, size in zip(spec.shape, asked[min(index, len(asked) - 1)], strict=True):
+                if isinstance(name, str) and name not in ("", "?"):
+                    sizes.setdefault(name, size)
+    return sizes
 
 
 def _open_dimensions(
@@ -173,11 +205,12 @@ def _feed(
     index: int,
 ) -> Feed:
     feed: Feed = {}
+    sizes = _bound(specs, dims, shapes, index)
     for number, spec in enumerate(specs):
         if spec.type.startswith("optional"):
             continue
         asked = shapes.get(spec.name)
-        shape = asked[min(index, len(asked) - 1)] if asked else tuple(_size(size, dims) for size in spec.shape)
+        shape = asked[min(index, len(asked) - 1)] if asked else tuple(_size(size, sizes) for size in spec.shape)
         feed[spec.name] = _values(spec, shape, np.random.default_rng([seed, number, index]))
     return feed
 
@@ -188,16 +221,33 @@ def _size(size: int | str | None, dims: Mapping[str, int]) -> int:
     return dims.get(size, 1) if isinstance(size, str) else 1
 
 
-def _values(spec: InputSpec, shape: tuple[int, ...], random: np.random.Generator) -> NDArray[Any]:
+def _values(spec: InputSpec, shape: tuple[int, ...], random: np.random.Generator) -> Any:
     found = re.fullmatch(r"tensor\((\w+)\)", spec.type)
     if found and found[1] == "string":
         return np.array([f"text {number}" for number in random.integers(0, 100, shape).ravel()], object).reshape(shape)
+    if found and found[1] in _BITS:
+        return _ort_value(spec, random.integers(0, 2, shape))
     if not found or found[1] not in _DTYPES:
         raise InputError(
-            f"input {spec.name} is a {spec.type}, which cannot be made up; give it with --inputs FILE.npz."
+            f"input {spec.name} is a {spec.type}, which cannot be made up, nor can an .npz file hold it; "
+            "use a model whose inputs are tensors of a type that NumPy has."
         )
     dtype = np.dtype(_DTYPES[found[1]])
     if dtype.kind == "f":
         return random.standard_normal(shape).astype(dtype)
     # Zeros and ones are safe as indices, lengths and masks.
     return random.integers(0, 2, shape).astype(dtype)
+
+
+def _ort_value(spec: InputSpec, ones: NDArray[Any]) -> Any:
+    """Return zeros and ones of a type that NumPy lacks as an ``onnxruntime.OrtValue``."""
+    import onnxruntime
+
+    make = getattr(onnxruntime.OrtValue, "ortvalue_from_numpy_with_onnx_type", None)
+    if make is None:
+        raise InputError(
+            f"input {spec.name} is a {spec.type}, which ONNX Runtime {onnxruntime.__version__} takes from no array; "
+            "use a newer ONNX Runtime."
+        )
+    element, integer, one = _BITS[spec.type[len("tensor(") : -1]]
+    return make((ones * one).astype(integer), element)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -31,9 +34,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 
 def preload_cuda_libraries() -> None:
     """Let ONNX Runtime find CUDA libraries that pip installed, where it offers that (1.21 and later)."""
-    import contextlib
-    import io
-
     import onnxruntime
 
     preload = getattr(onnxruntime, "preload_dlls", None)
@@ -44,30 +44,71 @@ def preload_cuda_libraries() -> None:
         preload()
 
 
+def cuda_problem() -> str | None:
+    """Load and intercept the CUDA provider; return why CUDA cannot be used, None if it can.
+
+    To be called where this ONNX Runtime has the provider. The provider's library may load without a usable GPU, so
+    a value is placed on the device.
+    """
+    import numpy as np
+    import onnxruntime
+
+    from ortlock import native
+
+    preload_cuda_libraries()
+    loaded = native.load_cuda_provider().loaded
+    try:
+        onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), "cuda", 0)
+    except Exception as error:
+        return " ".join(str(error).split()) or type(error).__name__
+    return None if loaded else "its library could not be found in the process"
+
+
 def choose_providers(choice: str) -> list[str]:
     """Return the providers of a session, the CUDA provider loaded and intercepted if it is among them.
+
+    ``auto`` takes the CPU where CUDA is not offered or cannot be used; the latter is said on standard error.
 
     Raises:
         CommandError: CUDA was asked for and cannot be had.
     """
     import onnxruntime
 
-    from ortlock import native
-
     if choice == "cpu":
         return [CPU]
-    available = CUDA in onnxruntime.get_available_providers()
-    if available:
-        preload_cuda_libraries()
-        available = native.load_cuda_provider().loaded
-    if available:
+    offered = CUDA in onnxruntime.get_available_providers()
+    problem = cuda_problem() if offered else "it has no CUDA provider"
+    if problem is None:
         return [CUDA, CPU]
     if choice == "cuda":
         raise CommandError(
-            f"{CUDA}: asked for, and ONNX Runtime {onnxruntime.__version__} cannot use it here. "
+            f"{CUDA}: asked for, and ONNX Runtime {onnxruntime.__version__} cannot use it here: {problem}. "
             "`ortlock doctor` says what is missing; --provider cpu runs on the CPU."
         )
+    if offered:
+        print(f"ortlock: {CUDA} cannot be used: {problem}. Running on the CPU.", file=sys.stderr)
     return [CPU]
+
+
+def same_provider(session: Any, wanted: str, side: str) -> None:
+    """Check that a session still runs on ``wanted``.
+
+    Raises:
+        CommandError: ONNX Runtime moved it to another one; what was measured says nothing of ``wanted``.
+    """
+    used = session.get_providers()[0]
+    if used != wanted:
+        raise CommandError(
+            f"{side}: ONNX Runtime moved the session from {wanted} to {used}, so nothing can be told of {wanted}. "
+            f"`ortlock doctor` says whether it can be used; --provider cpu compares on the CPU."
+        )
+
+
+@contextlib.contextmanager
+def nothing_but_json(as_json: bool) -> Iterator[None]:
+    """Send what libraries print (ONNX Runtime tells a fall back with print) to standard error, if JSON is asked for."""
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        yield
 
 
 def progress(quiet: bool) -> Progress:
@@ -90,12 +131,15 @@ def show_json(value: Mapping[str, Any]) -> None:
 
 
 def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table for people."""
-    shown = Table(title=title, title_justify="left")
+    """Print a title and a table for people."""
+    shown = Table()
     for name in header:
         shown.add_column(name, overflow="fold")
     for row in rows:
         shown.add_row(*("" if value is None else str(value) for value in row))
     console = Console()
     # In a file or a pipe there is no screen to fit.
-    Console(width=None if console.is_terminal else 140, highlight=False).print(shown)
+    console = Console(width=None if console.is_terminal else 140, highlight=False)
+    # Not as the table's own title, which would be folded to the table's width.
+    console.print(title, markup=False)
+    console.print(shown)

@@ -15,8 +15,8 @@ from ortlock.settings import Origin, SettingState
 SCOPES = ("run", "session", "process", "machine")
 
 IMPORT_ORDER = (
-    "Import ortlock, or create the first ReproducibleSession, before any CUDA session of this process runs; start a "
-    "new process for it."
+    "Make the first ReproducibleSession of a process before any other CUDA session runs in it; start a new process "
+    "for that."
 )
 
 
