@@ -31,6 +31,7 @@ struct LegacyDescriptor {
 };
 
 std::atomic<long> live{0};
+std::atomic<long> calls{0};  // of the graph API, but for executions and what they need
 std::atomic<long> executed{0};
 std::atomic<unsigned> timed{0};
 std::atomic<long> finalized{0};
@@ -95,6 +96,7 @@ Status timed_search(bool forward, const void* input, int requested, int* returne
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
+EXPORT long stand_in_calls() { return calls; }
 EXPORT long stand_in_live_descriptors() { return live; }
 EXPORT long stand_in_executed() { return executed; }
 EXPORT long stand_in_finalized() { return finalized; }
@@ -116,6 +118,7 @@ EXPORT Status cudnnDestroy(Handle handle) {
 }
 
 EXPORT Status cudnnBackendCreateDescriptor(int kind, BackendDescriptor* descriptor) {
+  calls += kind != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR;
   *descriptor = new Descriptor{kind, {}, 0};
   ++live;
   return CUDNN_STATUS_SUCCESS;
@@ -137,6 +140,7 @@ EXPORT Status cudnnBackendSetAttribute(BackendDescriptor descriptor, int name, i
 EXPORT Status cudnnBackendGetAttribute(BackendDescriptor descriptor, int name, int, std::int64_t requested,
                                        std::int64_t* count, void* values) {
   const auto* from = static_cast<const Descriptor*>(descriptor);
+  ++calls;
   switch (name) {
     case CUDNN_ATTR_ENGINEHEUR_RESULTS: {
       const auto ranking = ranking_for(batch_of(follow(from, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)));
@@ -193,6 +197,7 @@ EXPORT Status cudnnBackendGetAttribute(BackendDescriptor descriptor, int name, i
 
 EXPORT Status cudnnBackendFinalize(BackendDescriptor descriptor) {
   auto* made = static_cast<Descriptor*>(descriptor);
+  ++calls;
   if (const Descriptor* engine = follow(made, CUDNN_ATTR_ENGINECFG_ENGINE)) {
     // A configuration that was built by hand, not filled in by a query.
     std::int64_t index = 0;
