@@ -43,7 +43,13 @@ def stamp(*, cuda: bool) -> dict[str, Any]:
 
     surroundings = environment(cuda=cuda, cudnn_path=native.state().cudnn_path if cuda else None)
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"measured": when, "environment": surroundings.to_dict(), "command": " ".join(sys.argv)}
+    return {"measured": when, "environment": surroundings.to_dict(), "command": _command()}
+
+
+def _command() -> str:
+    """Return the command line with file names only: folders say nothing about the result."""
+    words = [Path(word).name if "/" in word else word for word in sys.argv]
+    return " ".join(words)
 
 
 def write(path: Path, result: dict[str, Any]) -> None:
