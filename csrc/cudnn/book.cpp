@@ -296,6 +296,14 @@ PlanBook& plan_book() {
 
 BookEntryPtr PlanBook::entry(std::string key) {
   const std::lock_guard lock(mutex_);
+  if (entries_.size() >= entry_bound_ && entries_.find(key) == entries_.end()) {
+    // Choices that nobody refers to any more: made again, the same, if they come back.
+    for (auto known = entries_.begin(); known != entries_.end();) {
+      known = known->second.use_count() == 1 ? entries_.erase(known) : std::next(known);
+    }
+    // Many live ones: look again only after as many more.
+    entry_bound_ = std::max(entry_bound_, 2 * entries_.size());
+  }
   auto& found = entries_[key];
   if (!found) {
     found = std::make_shared<BookEntry>();
@@ -356,9 +364,10 @@ BookStatistics PlanBook::statistics() const {
   return now;
 }
 
-void PlanBook::set_bound(std::size_t plans) {
+void PlanBook::set_bound(std::size_t plans, std::size_t entries) {
   const std::lock_guard lock(mutex_);
   bound_ = plans;
+  entry_bound_ = entries;
 }
 
 }  // namespace ortlock::cudnn

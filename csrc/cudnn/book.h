@@ -80,7 +80,7 @@ class PlanBook {
   void forget_handle(Handle handle);
 
   BookStatistics statistics() const;
-  void set_bound(std::size_t plans);
+  void set_bound(std::size_t plans, std::size_t entries);
 
   std::atomic<std::uint64_t> queries{0};
   std::atomic<std::uint64_t> finalized{0};
@@ -107,6 +107,7 @@ class PlanBook {
   std::list<Kept> recent_;  // most recently used first
   std::unordered_map<PlanKey, std::list<Kept>::iterator, PlanKeyHash> plans_;
   std::size_t bound_ = 4096;
+  std::size_t entry_bound_ = 20000;  // a few kilobytes each
   std::uint64_t evicted_ = 0;
 };
 

@@ -143,7 +143,7 @@ CASE(every_handle_has_its_own_plan) {
 CASE(plans_are_bounded) {
   const Attached a;
   const Scope scope(Policy::pin);
-  cudnn::plan_book().set_bound(8);
+  cudnn::plan_book().set_bound(8, 1000);
   for (int round = 0; round < 3; ++round) {
     for (int batch = 1; batch <= 20; ++batch) {
       EQUAL(a.provider.convolution(a.handle, batch, false), kDeterministicEngine);
@@ -155,6 +155,22 @@ CASE(plans_are_bounded) {
   EQUAL(statistics.evicted, 52U);
   EQUAL(statistics.queries, 20U);  // a choice outlives its plans
   EQUAL(statistics.finalized, 60U);
+}
+
+CASE(choices_that_nobody_uses_make_room) {
+  const Attached a;
+  cudnn::plan_book().set_bound(4, 16);
+  for (int round = 0; round < 2; ++round) {
+    for (int batch = 1; batch <= 90; ++batch) {
+      // A session of its own each: its records keep what it used.
+      const Scope scope(Policy::pin);
+      EQUAL(a.provider.convolution(a.handle, batch, false), kDeterministicEngine);
+      EQUAL(scope.records().plans.size(), 2U);
+      cudnn::close_session(scope.token);
+    }
+  }
+  TRUE(cudnn::plan_book().statistics().entries <= 16U);
+  EQUAL(cudnn::plan_book().statistics().plans, 4U);
 }
 
 CASE(pin_and_strict_differ_only_where_nothing_is_deterministic) {

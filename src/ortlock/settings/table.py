@@ -233,8 +233,8 @@ _PROVIDER_OPTIONS = (
         "cudnn_conv_algo_search",
         _OLD,
         "How cuDNN chooses a convolution. Up to ORT 1.19 EXHAUSTIVE times the candidates in every session; since 1.20 "
-        "it does so for FusedConv nodes only, and the three values take cuDNN's heuristic modes B, A and fallback. In pin "
-        "and strict ortlock answers: timed searches from cuDNN's untimed ranking, all others from mode A.",
+        "it does so for FusedConv nodes only, and the three values take cuDNN's heuristic modes B, A and fallback. In "
+        "pin and strict ortlock answers: timed searches from cuDNN's untimed ranking, all others from mode A.",
         default="EXHAUSTIVE",
         operators=_CONV,
         evidence="NVIDIA H200, 8 sessions, EXHAUSTIVE: ORT 1.19.2 gave 6 to 8 different outputs, ORT 1.31.1 with "
