@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from onnx import helper
 from onnxruntime.capi import _pybind_state
 
-from ortlock import NotReproducibleError, ReproducibleSession, session_options
+from ortlock import NotReproducibleError, ReproducibleSession
+from ortlock.session import options as session_options
 from tests.cpu.session_models import CPU, add_model, feeds, model
 
 MODEL = add_model()

@@ -16,8 +16,9 @@ import pytest
 from onnx import helper
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
-from ortlock import Mode, NotReproducibleError, ReproducibilityWarning, ReproducibleSession, creation, guard, native
-from ortlock.guard import Guard, check_interposer
+from ortlock import Mode, NotReproducibleError, ReproducibilityWarning, ReproducibleSession, native
+from ortlock.session import creation, guard
+from ortlock.session.guard import Guard, check_interposer
 from ortlock.settings import CUDA, Kind, Origin, Resolution, SettingState
 from tests.cpu.session_models import CPU, Failing, add_model, feeds, model, random_model
 

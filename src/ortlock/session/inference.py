@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from onnxruntime import InferenceSession
 
 from ortlock import native
-from ortlock.creation import create
 from ortlock.digest import digest
 from ortlock.errors import NotReproducibleError
-from ortlock.guard import FALLBACK_OFF, Guard
 from ortlock.policy import Mode, resolve_mode
-from ortlock.session_facts import report
+from ortlock.session.creation import create
+from ortlock.session.facts import report
+from ortlock.session.guard import FALLBACK_OFF, Guard
 
 if TYPE_CHECKING:
     from ortlock.report import ReproducibilityReport

@@ -13,11 +13,12 @@ from typing import Any
 import onnxruntime
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
-from ortlock import native, session_options
-from ortlock.guard import FALLBACK_OFF, Guard, check_interposer, missing_cuda
+from ortlock import native
 from ortlock.policy import Mode
 from ortlock.report.model import Status
-from ortlock.session_facts import gather, unmet
+from ortlock.session import options as session_options
+from ortlock.session.facts import gather, unmet
+from ortlock.session.guard import FALLBACK_OFF, Guard, check_interposer, missing_cuda
 from ortlock.settings import CPU, CUDA, Kind, Origin, Resolution, SettingState, normalise, resolve
 
 Stock = Callable[[Any, Any], None]

@@ -15,7 +15,7 @@ from ortlock.report import Facts, ModelIdentity, ReproducibilityReport, Status, 
 from ortlock.settings import CUDA
 
 if TYPE_CHECKING:
-    from ortlock.guard import Guard
+    from ortlock.session.guard import Guard
 
 
 def gather(session: Any, guard: Guard) -> Facts:

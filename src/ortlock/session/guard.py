@@ -22,10 +22,10 @@ from ortlock.errors import NotReproducibleError, ReproducibilityWarning
 from ortlock.operators import NodeList
 from ortlock.policy import Mode
 from ortlock.report import Event, Facts, ModelIdentity, Status
-from ortlock.session_facts import unmet
+from ortlock.session.facts import unmet
 from ortlock.settings import CUDA, SettingState
 
-_OWN_FILES = tuple(str(Path(module).parent) for module in (__file__, onnxruntime.__file__ or __file__))
+_OWN_FILES = (str(Path(__file__).parents[1]), str(Path(onnxruntime.__file__ or __file__).parent))
 
 PROVIDER_FOLDER = Path(C.__file__).parent
 
