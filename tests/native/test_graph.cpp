@@ -3,6 +3,7 @@
 
 #include "check.h"
 #include "cudnn/book.h"
+#include "cudnn/own_descriptor.h"
 
 using namespace ortlock;
 using cudnn::interposer;
@@ -135,4 +136,42 @@ CASE(no_descriptor_is_left_behind) {
   EQUAL(cudnn::plan_book().statistics().plans, 0U);
   EQUAL(cudnn::own_in_use(), 0U);
   EQUAL(stand_in("stand_in_live_descriptors"), std::max(before, 0L));
+}
+
+namespace {
+
+// A function was resolved before ortlock came, so that no descriptor of its own may be handed out; the graph API itself
+// is intercepted all the same, and plans are judged one by one.
+struct PartlyLate {
+  Provider provider{"provider_dlsym"};
+  void* handle = provider.create();
+  PartlyLate() { EQUAL(interposer().attach("libprovider_dlsym.so").resolved_before.size(), 1U); }
+  ~PartlyLate() { provider.destroy(handle); }
+};
+
+}  // namespace
+
+CASE(plans_outside_the_book_are_judged_too) {
+  const PartlyLate a;
+  {
+    const Scope scope(Policy::pin);
+    EQUAL(a.provider.convolution(a.handle, kUsual, false), kDeterministicEngine);
+    EQUAL(a.provider.convolution(a.handle, kSecondDeterministicWorks, false), kDeterministicEngine);
+    EQUAL(cudnn::plan_book().statistics().entries, 0U);
+    EQUAL(cudnn::own_in_use(), 0U);
+    const auto records = scope.records();
+    EQUAL(records.failures.size(), 0U);
+    EQUAL(records.plans.size(), 4U);
+    EQUAL(scope.events(), 0);
+    EQUAL(a.provider.convolution(a.handle, kDeterministicCannotBeMade, false), kNondeterministicEngine);
+    EQUAL(scope.records().failures.size(), 1U);
+    TRUE(scope.records().failures[0].let_through);
+  }
+  const Scope scope(Policy::strict);
+  EQUAL(a.provider.convolution(a.handle, kOnlyNondeterministic, false), -1);
+  EQUAL(scope.records().failures.size(), 1U);
+  EQUAL(scope.records().failures[0].candidates, 2);
+  const auto before = stand_in("stand_in_live_descriptors");
+  for (int i = 0; i < 200; ++i) a.provider.convolution(a.handle, 1 + i % 110, i % 2 == 0);
+  EQUAL(stand_in("stand_in_live_descriptors"), before);
 }
