@@ -47,6 +47,15 @@ def _model(nodes: list[Any], inits: list[Any] | None = None, outputs: tuple[str,
         ("GroupNorm", "com.microsoft", CUDA, {}, Status.NONDETERMINISTIC),
         ("RandomNormalLike", "", CUDA, {"seed": 1.0}, Status.STATEFUL),
         ("RandomUniform", "", CPU, {}, Status.STATEFUL),
+        ("QLinearConv", "", CUDA, {}, Status.DETERMINISTIC),
+        ("Hardmax", "", CPU, {}, Status.DETERMINISTIC),
+        ("Dropout", "", CUDA, {}, Status.DETERMINISTIC),
+        ("Dropout", "", CUDA, {"training_mode": False}, Status.DETERMINISTIC),
+        ("Dropout", "", CUDA, {"training_mode": True}, Status.STATEFUL),
+        ("Dropout", "", CUDA, {"training_mode": None}, Status.UNKNOWN),
+        ("Dropout", "", CUDA, None, Status.UNKNOWN),
+        ("BatchNormalization", "", CUDA, {"training_mode": 1}, Status.UNKNOWN),
+        ("Mine", "my.functions", CUDA, {"function": True}, Status.DETERMINISTIC),
         ("NobodyKnows", "", CUDA, {}, Status.UNKNOWN),
         ("Relu", "my.domain", CUDA, {}, Status.UNKNOWN),
         ("Relu", "", "TensorrtExecutionProvider", {}, Status.UNKNOWN),
@@ -137,6 +146,27 @@ def test_subgraphs_functions_and_attributes_are_read() -> None:
         ("in_function", "Tanh"),
     ]
     assert nodes[1].attributes == {"reduction": "add"}
+
+
+def test_training_mode_of_dropout_is_read_from_its_input() -> None:
+    training = numpy_helper.from_array(np.array(True), "on")
+    constant = helper.make_node("Constant", [], ["off"], value=numpy_helper.from_array(np.array(False)))
+    ratio = numpy_helper.from_array(np.array(0.5, np.float32), "half")
+    nodes = [
+        constant,
+        helper.make_node("Dropout", ["x", "half", "on"], ["a"], name="training"),
+        helper.make_node("Dropout", ["x", "half", "off"], ["b"], name="inference"),
+        helper.make_node("Dropout", ["x", "half", "fed"], ["c"], name="fed"),
+        helper.make_node("Dropout", ["x"], ["y"], name="short"),
+    ]
+    found = model_nodes(None, _model(nodes, [training, ratio]), CPU)
+    assert found is not None
+    assert {node.name: node.attributes for node in found if node.name} == {
+        "training": {"training_mode": True},
+        "inference": {"training_mode": False},
+        "fed": {"training_mode": None},
+        "short": {},
+    }
 
 
 def test_unreadable_models_are_unknown(tmp_path: Path) -> None:

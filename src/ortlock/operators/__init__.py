@@ -2,9 +2,10 @@
 
 from ortlock.operators.findings import Finding, judge
 from ortlock.operators.graph import Node, NodeList, model_nodes, nodes_of_session
-from ortlock.operators.knowledge import Knowledge, OperatorStatus, lookup
+from ortlock.operators.knowledge import Basis, Knowledge, OperatorStatus, lookup
 
 __all__ = [
+    "Basis",
     "Finding",
     "Knowledge",
     "Node",

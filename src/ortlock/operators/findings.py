@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ortlock.operators.graph import Node
-from ortlock.operators.knowledge import Knowledge, OperatorStatus, lookup
+from ortlock.operators.knowledge import Basis, Knowledge, OperatorStatus, lookup
 
 _EXAMPLES = 5
 
@@ -19,7 +19,7 @@ class Finding:
     domain: str
     provider: str
     status: OperatorStatus
-    basis: str
+    basis: Basis
     reason: str
     remedy: str
     evidence: str

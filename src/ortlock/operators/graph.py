@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-import onnx
-from google.protobuf.message import DecodeError
-
-# Attributes that decide about reproducibility. Others are left out, so that a report stays small.
-_KEPT = frozenset({"reduction", "seed", "activation", "weight_prepacked"})
+from ortlock.operators.model_file import load, model_nodes_by_graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +20,9 @@ class Node:
     provider: str | None
     """None where nobody knows."""
     attributes: Mapping[str, object] | None
-    """Those that matter; None where they are not known."""
+    """Those that matter; None where they are not known. Beside the operator's own: ``training_mode`` of Dropout, which
+    is an input, as True, False or None (fed at run time); ``function``, True for a call of one of the model's own
+    functions."""
 
     @property
     def label(self) -> str:
@@ -47,8 +45,8 @@ def nodes_of_session(session: Any, path: str | None, data: bytes | None) -> Node
     """Return the nodes of ``session``.
 
     ONNX Runtime's record of the assignment is used where there is one (from 1.24 on, if the session was created with
-    ``session.record_ep_graph_assignment_info=1``). It knows fused and inserted nodes; attributes come from the model
-    by node name. Nodes in subgraphs that the record leaves out are added from the model.
+    ``session.record_ep_graph_assignment_info=1``). It knows fused and inserted nodes and those in subgraphs;
+    attributes come from the model. A subgraph of which the record has no node at all is added from the model.
 
     Args:
         session: an initialised ``onnxruntime.InferenceSession``.
@@ -56,29 +54,40 @@ def nodes_of_session(session: Any, path: str | None, data: bytes | None) -> Node
         data: the model's bytes, or None.
     """
     providers = session.get_providers()
-    in_file = model_nodes(path, data, providers[0] if providers else None)
+    found = _found(path, data, providers[0] if providers else None)
+    in_file = tuple(node for _, node in found or ())
     assigned = _assigned(session)
     if assigned is None:
-        return NodeList(in_file or (), "model file" if in_file is not None else "unknown")
-    attributes = {(node.name, node.op_type): node.attributes for node in in_file or () if node.name}
-    nodes = [
-        Node(name, op_type, domain, provider, attributes.get((name, op_type)))
-        for name, op_type, domain, provider in assigned
-    ]
+        return NodeList(in_file, "unknown" if found is None else "model file")
+    nodes = _with_attributes(assigned, in_file)
     seen = {(node.name, node.op_type) for node in nodes}
-    nested = [node for node in _nested_only(path, data, providers[0]) if (node.name, node.op_type) not in seen]
-    return NodeList((*nodes, *nested), "assignment")
+    subgraphs: dict[int, list[Node]] = defaultdict(list)
+    for graph, node in found or ():
+        if graph > 0:
+            subgraphs[graph].append(node)
+    for members in subgraphs.values():
+        if not any((node.name, node.op_type) in seen for node in members):
+            nodes += members
+    return NodeList(tuple(nodes), "assignment")
 
 
 def model_nodes(path: str | None, data: bytes | None, provider: str | None) -> tuple[Node, ...] | None:
     """Return the nodes of a model, subgraphs and functions included; None where it cannot be read as ONNX."""
-    model = _load(path, data)
+    found = _found(path, data, provider)
+    return None if found is None else tuple(node for _, node in found)
+
+
+def _found(path: str | None, data: bytes | None, provider: str | None) -> list[tuple[int, Node]] | None:
+    model = load(path, data)
     if model is None:
         return None
-    return tuple(_node(proto, provider) for proto in _walk_model(model))
+    return [
+        (graph, Node(proto.name, proto.op_type, proto.domain, provider, attributes))
+        for graph, proto, attributes in model_nodes_by_graph(model)
+    ]
 
 
-def _assigned(session: Any) -> list[tuple[str, str, str, str]] | None:
+def _assigned(session: Any) -> list[Node] | None:
     read = getattr(session, "get_provider_graph_assignment_info", None)
     if read is None:
         return None
@@ -88,57 +97,29 @@ def _assigned(session: Any) -> list[tuple[str, str, str, str]] | None:
         # Not recorded: ONNX Runtime raises its generic failure.
         return None
     return [
-        (node.name, node.op_type, node.domain, subgraph.ep_name)
+        Node(node.name, node.op_type, node.domain, subgraph.ep_name, None)
         for subgraph in subgraphs
         for node in subgraph.get_nodes()
     ]
 
 
-def _load(path: str | None, data: bytes | None) -> onnx.ModelProto | None:
-    try:
-        if data is not None:
-            return onnx.load_model_from_string(data)
-        if path is not None and Path(path).suffix != ".ort":
-            return onnx.load(path, load_external_data=False)
-    except (DecodeError, OSError, ValueError):
-        return None
-    return None
+def _with_attributes(assigned: Iterable[Node], in_file: Iterable[Node]) -> list[Node]:
+    """Give the nodes that run the attributes that the model's nodes have.
 
+    By name where the name tells; ONNX Runtime renames what it inlines, and many models name nothing: then by operator,
+    where all the model's nodes of that operator agree.
+    """
+    by_name: dict[tuple[str, str], list[Mapping[str, object] | None]] = defaultdict(list)
+    by_type: dict[str, list[Mapping[str, object] | None]] = defaultdict(list)
+    for node in in_file:
+        if node.attributes and "function" in node.attributes:
+            continue  # a call, which ONNX Runtime replaces by the function's nodes
+        by_name[node.name, node.op_type].append(node.attributes)
+        by_type[node.op_type].append(node.attributes)
 
-def _walk_model(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    yield from _walk(model.graph.node)
-    for function in model.functions:
-        yield from _walk(function.node)
+    def attributes_of(node: Node) -> Mapping[str, object] | None:
+        candidates = by_name.get((node.name, node.op_type)) if node.name else None
+        candidates = candidates or by_type.get(node.op_type) or [None]
+        return candidates[0] if all(one == candidates[0] for one in candidates) else None
 
-
-def _walk(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for graph in _subgraphs(node):
-            yield from _walk(graph.node)
-
-
-def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == onnx.AttributeProto.GRAPHS:
-            yield from attribute.graphs
-
-
-def _nested_only(path: str | None, data: bytes | None, provider: str) -> Iterator[Node]:
-    model = _load(path, data)
-    for node in model.graph.node if model is not None else ():
-        for graph in _subgraphs(node):
-            for inner in _walk(graph.node):
-                yield _node(inner, provider)
-
-
-def _node(proto: onnx.NodeProto, provider: str | None) -> Node:
-    attributes = {attribute.name: _value(attribute) for attribute in proto.attribute if attribute.name in _KEPT}
-    return Node(proto.name, proto.op_type, proto.domain, provider, attributes)
-
-
-def _value(attribute: onnx.AttributeProto) -> object:
-    value = onnx.helper.get_attribute_value(attribute)
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+    return [replace(node, attributes=attributes_of(node)) for node in assigned]

@@ -23,9 +23,12 @@ class OperatorStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
-CONSTRUCTION = "by construction"
-EVIDENCE = "by evidence"
-NO_BASIS = "none"
+class Basis(StrEnum):
+    """What a statement rests on."""
+
+    CONSTRUCTION = "by construction"
+    EVIDENCE = "by evidence"
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Knowledge:
     """What is known of one group of operators on one provider."""
 
     status: OperatorStatus
-    basis: str
+    basis: Basis
     reason: str
     remedy: str = ""
     evidence: str = ""
@@ -71,18 +74,33 @@ MatMulNBits DeformConv CumSum
 """
 _SCATTER = "ScatterND ScatterElements Scatter"
 _GROUP_NORM = "GroupNorm SkipGroupNorm"
+_EXACT = """
+MatMulInteger ConvInteger QLinearConv QLinearMatMul QLinearAdd QLinearMul QLinearSigmoid QLinearLeakyRelu QLinearConcat
+QLinearWhere QLinearAveragePool QLinearGlobalAveragePool NhwcMaxPool
+"""
+_INDICES = "ArgMax ArgMin Hardmax"
 _RANDOM = "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial"
 
 _H200 = "NVIDIA H200, ORT 1.31.1"
 
 _ONE_WRITER = Knowledge(
     OperatorStatus.DETERMINISTIC,
-    CONSTRUCTION,
+    Basis.CONSTRUCTION,
     "Each output element is written once, by one thread, from the same inputs in a fixed order.",
+)
+_INTEGERS = Knowledge(
+    OperatorStatus.DETERMINISTIC,
+    Basis.CONSTRUCTION,
+    "Sums of integers are exact, so they are the same in every order; the rest is done element by element.",
+)
+_FUNCTION = Knowledge(
+    OperatorStatus.DETERMINISTIC,
+    Basis.CONSTRUCTION,
+    "A call of one of the model's functions, whose nodes are judged themselves.",
 )
 _STATEFUL = Knowledge(
     OperatorStatus.STATEFUL,
-    EVIDENCE,
+    Basis.EVIDENCE,
     "The generator keeps a state: every run draws other numbers, with a seed too.",
     "Draw the numbers outside the model and feed them as an input.",
     f"{_H200}: RandomNormalLike with a seed gave another draw at each run.",
@@ -90,11 +108,12 @@ _STATEFUL = Knowledge(
 
 _ON_CUDA: tuple[tuple[str, Knowledge], ...] = (
     (f"{_ELEMENTWISE} {_MOVEMENT}", _ONE_WRITER),
+    (_EXACT, _INTEGERS),
     (
         _CONVOLUTIONS,
         Knowledge(
             OperatorStatus.DETERMINISTIC,
-            CONSTRUCTION,
+            Basis.CONSTRUCTION,
             "cuDNN names its nondeterministic engines and algorithms; none of them runs.",
             through_cudnn=True,
         ),
@@ -103,7 +122,7 @@ _ON_CUDA: tuple[tuple[str, Knowledge], ...] = (
         _MATRIX,
         Knowledge(
             OperatorStatus.DETERMINISTIC,
-            CONSTRUCTION,
+            Basis.CONSTRUCTION,
             "cuBLAS gives the same bits for the same version, architecture and number of SMs with one stream a handle.",
             evidence=f"cuBLAS documentation, results reproducibility; {_H200}: 1 of 12.",
         ),
@@ -112,7 +131,7 @@ _ON_CUDA: tuple[tuple[str, Knowledge], ...] = (
         _ORDERED_REDUCTIONS,
         Knowledge(
             OperatorStatus.DETERMINISTIC,
-            CONSTRUCTION,
+            Basis.CONSTRUCTION,
             "The largest or smallest of the elements is the same in every order.",
         ),
     ),
@@ -120,7 +139,7 @@ _ON_CUDA: tuple[tuple[str, Knowledge], ...] = (
         _REDUCTIONS,
         Knowledge(
             OperatorStatus.SETTING,
-            EVIDENCE,
+            Basis.EVIDENCE,
             "Partial sums are added with atomics in the order of arrival unless use_deterministic_compute is on.",
             "Use mode pin or strict, or set sess_options.use_deterministic_compute = True.",
             f"{_H200}, to one value: ReduceSum and ReduceMean 11 of 12 distinct, ReduceSumSquare 3; 1 of 12 with it.",
@@ -131,7 +150,7 @@ _ON_CUDA: tuple[tuple[str, Knowledge], ...] = (
         _MEASURED,
         Knowledge(
             OperatorStatus.DETERMINISTIC,
-            EVIDENCE,
+            Basis.EVIDENCE,
             "No run differed where it was measured.",
             evidence=f"{_H200}: 1 distinct of 12 runs, one shape each.",
         ),
@@ -140,7 +159,7 @@ _ON_CUDA: tuple[tuple[str, Knowledge], ...] = (
         _GROUP_NORM,
         Knowledge(
             OperatorStatus.NONDETERMINISTIC,
-            EVIDENCE,
+            Basis.EVIDENCE,
             "The kernel adds partial sums with atomics, in the order of arrival; use_deterministic_compute does not "
             "change that.",
             "Export the model with GroupNormalization's standard decomposition (InstanceNormalization, Mul, Add).",
@@ -151,7 +170,7 @@ _ON_CUDA: tuple[tuple[str, Knowledge], ...] = (
 )
 _SCATTER_ON_CUDA = Knowledge(
     OperatorStatus.NONDETERMINISTIC,
-    EVIDENCE,
+    Basis.EVIDENCE,
     "Updates of one element are added or multiplied with atomics, in the order of arrival; use_deterministic_compute "
     "does not change that.",
     "Run the node on the CPU provider: session.name_based_layer_assignment='cpu(NODE)' from ORT 1.31 on.",
@@ -159,7 +178,7 @@ _SCATTER_ON_CUDA = Knowledge(
 )
 _SCATTER_WITHOUT_REDUCTION = Knowledge(
     OperatorStatus.UNKNOWN,
-    NO_BASIS,
+    Basis.NONE,
     "With duplicate indices the last writer wins, and ONNX leaves undefined which one that is; without duplicates each "
     "element is written once. The indices are not known before the run.",
     "Run the node on the CPU provider: session.name_based_layer_assignment='cpu(NODE)' from ORT 1.31 on.",
@@ -167,17 +186,18 @@ _SCATTER_WITHOUT_REDUCTION = Knowledge(
 )
 _SCATTER_ORDERED = Knowledge(
     OperatorStatus.DETERMINISTIC,
-    CONSTRUCTION,
+    Basis.CONSTRUCTION,
     "The largest or smallest of the updates is the same in every order.",
 )
 
 _ON_CPU: tuple[tuple[str, Knowledge], ...] = (
-    (f"{_ELEMENTWISE} {_MOVEMENT}", _ONE_WRITER),
+    (f"{_ELEMENTWISE} {_MOVEMENT} {_INDICES}", _ONE_WRITER),
+    (_EXACT, _INTEGERS),
     (
         f"{_CONVOLUTIONS} {_MATRIX} {_MEASURED} {_SCATTER} {_ORDERED_REDUCTIONS}",
         Knowledge(
             OperatorStatus.DETERMINISTIC,
-            EVIDENCE,
+            Basis.EVIDENCE,
             "No run differed where it was measured; threads share the work by parts of the output.",
             evidence="CPU provider, 1, 2, 4 and 8 threads: 1 distinct of 6 runs at each, the same bits at all.",
         ),
@@ -186,7 +206,7 @@ _ON_CPU: tuple[tuple[str, Knowledge], ...] = (
         _REDUCTIONS,
         Knowledge(
             OperatorStatus.DETERMINISTIC,
-            EVIDENCE,
+            Basis.EVIDENCE,
             "No run differed where it was measured. Sensitive to the number of threads, which is pinned.",
             evidence="CPU provider, 1, 2, 4 and 8 threads: 1 distinct of 6 runs at each count; ReduceMean over axes "
             "[0, 2] gave other bits at other counts.",
@@ -195,9 +215,28 @@ _ON_CPU: tuple[tuple[str, Knowledge], ...] = (
     (_RANDOM, _STATEFUL),
 )
 
+_TRAINING = Knowledge(
+    OperatorStatus.STATEFUL,
+    Basis.CONSTRUCTION,
+    "In training mode it drops elements at random, and the generator keeps a state from run to run.",
+    "Export the model for inference, or make the input training_mode a constant false.",
+)
+_MAYBE_TRAINING = Knowledge(
+    OperatorStatus.UNKNOWN,
+    Basis.NONE,
+    "In training mode it drops elements at random, and whether it is in training mode is not known before the run.",
+    "Export the model for inference, or make the input training_mode a constant false.",
+)
+_BATCH_STATISTICS = Knowledge(
+    OperatorStatus.UNKNOWN,
+    Basis.NONE,
+    "In training mode it reduces over the batch, and nobody has measured that.",
+    "Export the model for inference, with training_mode=0.",
+)
+
 _UNKNOWN = Knowledge(
     OperatorStatus.UNKNOWN,
-    NO_BASIS,
+    Basis.NONE,
     "Nobody has measured this operator on this provider.",
     "Use mode pin, which runs it and reports it; or measure it and say so.",
 )
@@ -223,13 +262,26 @@ def lookup(op_type: str, domain: str, provider: str, attributes: Mapping[str, ob
         attributes: the node's attributes; None where they are not known, and then the worst case counts.
     """
     table = _TABLES.get(provider)
-    if table is None or domain not in _DOMAINS:
+    if table is None:
+        return _UNKNOWN
+    if attributes is not None and attributes.get("function"):
+        return _FUNCTION
+    if domain not in _DOMAINS:
         return _UNKNOWN
     if provider == CUDA and op_type in _SCATTER.split():
         return _scatter(op_type, attributes)
-    if op_type == "Dropout" and attributes is not None and attributes.get("training_mode"):
-        return _STATEFUL
+    if op_type == "Dropout":
+        return _dropout(attributes)
+    if op_type == "BatchNormalization" and attributes is not None and attributes.get("training_mode"):
+        return _BATCH_STATISTICS
     return table.get(op_type, _UNKNOWN)
+
+
+def _dropout(attributes: Mapping[str, object] | None) -> Knowledge:
+    training = None if attributes is None else attributes.get("training_mode", False)
+    if training is None:
+        return _MAYBE_TRAINING
+    return _TRAINING if training else _ONE_WRITER
 
 
 def _scatter(op_type: str, attributes: Mapping[str, object] | None) -> Knowledge:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ortlock.native import InterposerState, SessionRecords
 from ortlock.operators import Finding, NodeList, OperatorStatus
-from ortlock.operators.knowledge import CONSTRUCTION, CPU, CUDA, EVIDENCE, NO_BASIS
+from ortlock.operators.knowledge import CPU, CUDA, Basis
 from ortlock.policy import Mode
 from ortlock.report.model import Event, Reason, ScopeClaim, Status, Verdict
 from ortlock.settings import Origin, SettingState
@@ -45,7 +45,7 @@ def claims(facts: Facts) -> tuple[ScopeClaim, ...]:
         *_cudnn_reasons(facts),
     ]
     bases = {finding.basis for finding in facts.findings}
-    basis = EVIDENCE if EVIDENCE in bases else CONSTRUCTION
+    basis = Basis.EVIDENCE if Basis.EVIDENCE in bases else Basis.CONSTRUCTION
     inner = _claim("run", reasons, basis)
     claimed = [inner, *(_claim(scope, reasons, basis) for scope in SCOPES[1:3])]
     return (*claimed, _claim("machine", [*reasons, *_machine_reasons(facts)], basis))
@@ -59,11 +59,11 @@ def verdict(scopes: Sequence[ScopeClaim]) -> Verdict:
     return Verdict.BITWISE if here == {Status.HOLDS} else Verdict.NOT_GUARANTEED
 
 
-def _claim(scope: str, reasons: Sequence[Reason], basis: str) -> ScopeClaim:
+def _claim(scope: str, reasons: Sequence[Reason], basis: Basis) -> ScopeClaim:
     statuses = {reason.status for reason in reasons}
     for status in (Status.VIOLATED, Status.UNKNOWN):
         if status in statuses:
-            return ScopeClaim(scope, status, NO_BASIS, tuple(reasons))
+            return ScopeClaim(scope, status, Basis.NONE, tuple(reasons))
     return ScopeClaim(scope, Status.HOLDS, basis, tuple(reasons))
 
 
