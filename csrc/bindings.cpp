@@ -5,6 +5,8 @@
 #include <dlfcn.h>
 
 #include "cudnn/attribution.h"
+#include "cudnn/book.h"
+#include "cudnn/choices.h"
 #include "cudnn/descriptors.h"
 #include "cudnn/functions.h"
 #include "cudnn/own_descriptor.h"
@@ -76,6 +78,8 @@ py::dict detach() {
 py::dict describe_plan(const cudnn::PlanRecord& plan) {
   py::dict result;
   result["api"] = plan.api;
+  result["key"] = plan.key;
+  result["source"] = plan.source;
   result["operation"] = plan.what.operation;
   result["tensors"] = strings(plan.what.tensors);
   result["attributes"] = plan.what.attributes;
@@ -92,9 +96,14 @@ py::dict describe_plan(const cudnn::PlanRecord& plan) {
   return result;
 }
 
-py::dict records(std::int64_t token) {
-  const auto session = cudnn::find_session(token);
+cudnn::SessionPtr session_of(std::int64_t token) {
+  auto session = cudnn::find_session(token);
   if (!session) throw py::key_error("no session has the token " + std::to_string(token));
+  return session;
+}
+
+py::dict records(std::int64_t token) {
+  const auto session = session_of(token);
   const auto snapshot = session->snapshot();
   py::list plans, failures;
   for (const auto& plan : snapshot.plans) plans.append(describe_plan(plan));
@@ -105,6 +114,8 @@ py::dict records(std::int64_t token) {
     entry["attributes"] = failure.what.attributes;
     entry["candidates"] = failure.candidates;
     entry["let_through"] = failure.let_through;
+    entry["cause"] = failure.cause;
+    entry["key"] = failure.key;
     failures.append(entry);
   }
   py::dict result;
@@ -119,6 +130,34 @@ py::dict records(std::int64_t token) {
 std::int64_t open_session(int policy) {
   if (policy < 0 || policy > 2) throw py::value_error("policy must be 0 (observe), 1 (pin) or 2 (strict)");
   return cudnn::open_session(static_cast<cudnn::Policy>(policy));
+}
+
+// A choice: (key, legacy, engine, knobs, math type, workspace in bytes).
+using WrittenChoice = std::tuple<std::string, bool, std::int64_t, std::vector<std::pair<std::int64_t, std::int64_t>>,
+                                 int, std::int64_t>;
+
+void set_lock(std::int64_t token, const std::string& name, bool exclusive, const std::vector<WrittenChoice>& choices) {
+  auto lock = std::make_shared<cudnn::Lock>();
+  lock->name = name;
+  lock->exclusive = exclusive;
+  for (const auto& [key, legacy, engine, knobs, math_type, workspace] : choices) {
+    lock->choices[key] = {legacy, engine, knobs, math_type, workspace};
+  }
+  session_of(token)->set_lock(std::move(lock));
+}
+
+py::dict book() {
+  const auto now = cudnn::plan_book().statistics();
+  py::dict result;
+  result["entries"] = now.entries;
+  result["plans"] = now.plans;
+  result["evicted"] = now.evicted;
+  result["queries"] = now.queries;
+  result["finalized"] = now.finalized;
+  result["hits"] = now.hits;
+  result["choosing_ns"] = now.choosing_ns;
+  result["descriptors"] = cudnn::own_in_use();
+  return result;
 }
 
 }  // namespace
@@ -137,4 +176,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("begin_async", &ortlock::cudnn::begin_async, py::arg("token"));
   module.def("end_async", &ortlock::cudnn::end_async, py::arg("token"));
   module.def("records", &ortlock::records, py::arg("token"));
+  module.def("set_lock", &ortlock::set_lock, py::arg("token"), py::arg("name"), py::arg("exclusive"), py::arg("choices"));
+  module.def("set_recording", [](std::int64_t token) { ortlock::session_of(token)->set_recording(); }, py::arg("token"));
+  module.def("book", &ortlock::book);
 }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
+#include <optional>
 
 #include "cudnn/describe.h"
 #include "cudnn/descriptors.h"
@@ -11,7 +13,10 @@
 namespace ortlock::cudnn {
 namespace {
 
-constexpr std::int64_t kFirstResults = 8;  // reading results is what a heuristics query costs
+// Reading results is what a heuristics query costs: as few as do. The choice is the first that passes among the first
+// eight, so one at first and eight then choose the same.
+constexpr std::int64_t kFewResults = 1;
+constexpr std::int64_t kFirstResults = 8;
 constexpr int kModeA = 3;
 constexpr int kModeFallback = 2;
 constexpr int kRuntimeCompilation = 0;  // behavior note
@@ -134,31 +139,69 @@ OwnedDescriptor make_plan(BackendDescriptor config, Handle handle, BackendDescri
   return plan;
 }
 
+// The candidates of one ranking; their notes are read when first asked for.
+class Candidates {
+ public:
+  explicit Candidates(std::vector<OwnedDescriptor> configs) : configs_(std::move(configs)), notes_(configs_.size()) {}
+
+  std::size_t size() const { return configs_.size(); }
+  BackendDescriptor config(std::size_t rank) const { return configs_[rank].get(); }
+  OwnedDescriptor take(std::size_t rank) { return std::move(configs_[rank]); }
+  const EngineNotes& notes(std::size_t rank) {
+    auto& known = notes_[rank];
+    if (!known) known = read_notes(configs_[rank].get());
+    return *known;
+  }
+
+ private:
+  std::vector<OwnedDescriptor> configs_;
+  std::vector<std::optional<EngineNotes>> notes_;
+};
+
+// Makes a plan of `config` and, if cuDNN can, settles the entry on it.
+bool settle(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& query, OwnedDescriptor& config,
+            const EngineNotes& notes) {
+  const auto handle = graph.value<Handle>(CUDNN_ATTR_OPERATIONGRAPH_HANDLE);
+  OwnedDescriptor plan =
+      make_plan(config.get(), handle, query.value<BackendDescriptor>(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP));
+  if (!plan) return false;
+  entry->found = true;
+  entry->deterministic = !notes.nondeterministic();
+  entry->notes = notes;
+  entry->knobs = read_knobs(config.get());
+  entry->workspace_bytes = read_workspace(plan.get());
+  auto kept = std::make_shared<FinalizedPlan>();
+  kept->graph = OwnRef(&graph);
+  kept->config = std::move(config);
+  kept->plan = std::move(plan);
+  kept->handle = handle;
+  kept->workspace_bytes = entry->workspace_bytes;
+  plan_book().keep_plan(entry, std::move(kept));
+  return true;
+}
+
 // Tries candidates in their order; takes the first that passes and whose plan can be made.
 template <typename Passes>
-bool take_first(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& query,
-                std::vector<OwnedDescriptor>& configs, const std::vector<EngineNotes>& notes, Passes passes) {
-  const auto handle = graph.value<Handle>(CUDNN_ATTR_OPERATIONGRAPH_HANDLE);
-  const auto properties = query.value<BackendDescriptor>(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP);
-  for (std::size_t i = 0; i < configs.size(); ++i) {
-    if (!configs[i] || !passes(notes[i])) continue;
-    OwnedDescriptor plan = make_plan(configs[i].get(), handle, properties);
-    if (!plan) continue;
-    entry->found = true;
-    entry->deterministic = !notes[i].nondeterministic();
-    entry->notes = notes[i];
-    entry->knobs = read_knobs(configs[i].get());
-    entry->workspace_bytes = read_workspace(plan.get());
-    auto kept = std::make_shared<FinalizedPlan>();
-    kept->graph = OwnRef(&graph);
-    kept->config = std::move(configs[i]);
-    kept->plan = std::move(plan);
-    kept->handle = handle;
-    kept->workspace_bytes = entry->workspace_bytes;
-    plan_book().keep_plan(entry, std::move(kept));
-    return true;
+bool take_first(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& query, Candidates& candidates,
+                Passes passes) {
+  for (std::size_t rank = 0; rank < candidates.size(); ++rank) {
+    if (!candidates.config(rank) || !passes(candidates.notes(rank))) continue;
+    OwnedDescriptor config = candidates.take(rank);
+    if (settle(entry, graph, query, config, candidates.notes(rank))) return true;
   }
   return false;
+}
+
+// Takes what the lockfile says, without a word with the heuristics.
+bool take_locked(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& query, const Choice& choice) {
+  if (choice.legacy) return false;
+  entry->notes.engine = choice.engine;
+  entry->knobs = choice.knobs;
+  OwnedDescriptor config = make_config(*entry, graph);
+  if (!config) return false;
+  const EngineNotes notes = read_notes(config.get());
+  // A lockfile is no way around the contract.
+  return notes.known && !notes.nondeterministic() && settle(entry, graph, query, config, notes);
 }
 
 bool compiles(const EngineNotes& notes) {
@@ -180,22 +223,31 @@ void record_refused(BookEntry& entry, BackendDescriptor config, const EngineNote
 bool search(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& query, int mode) {
   const OwnedDescriptor asked = ask(graph, query, mode);
   if (!asked) return false;
-  for (const std::int64_t limit : {kFirstResults, std::int64_t{0}}) {
-    std::vector<OwnedDescriptor> configs = results_of(asked.get(), limit);
-    std::vector<EngineNotes> notes;
-    for (const auto& config : configs) notes.push_back(read_notes(config.get()));
-    entry->candidates = std::max(entry->candidates, static_cast<std::int64_t>(configs.size()));
-    const auto allowed = [](const EngineNotes& note) { return note.known && !note.nondeterministic(); };
-    const auto ready = [&](const EngineNotes& note) { return allowed(note) && !compiles(note); };
-    std::vector<PlanRecord> before;
-    for (std::size_t i = 0; i < configs.size() && !allowed(notes[i]); ++i) {
-      if (entry->refused.size() <= i) record_refused(*entry, configs[i].get(), notes[i]);
+  const auto allowed = [](const EngineNotes& note) { return note.known && !note.nondeterministic(); };
+  const auto ready = [&](const EngineNotes& note) { return allowed(note) && !compiles(note); };
+  for (const std::int64_t limit : {kFewResults, kFirstResults, std::int64_t{0}}) {
+    Candidates candidates(results_of(asked.get(), limit));
+    const auto found = static_cast<std::int64_t>(candidates.size());
+    entry->candidates = std::max(entry->candidates, found);
+    for (std::size_t rank = 0; rank < candidates.size() && !allowed(candidates.notes(rank)); ++rank) {
+      if (entry->refused.size() <= rank) record_refused(*entry, candidates.config(rank), candidates.notes(rank));
     }
-    if (take_first(entry, graph, query, configs, notes, ready)) return true;
-    if (take_first(entry, graph, query, configs, notes, allowed)) return true;
-    if (static_cast<std::int64_t>(configs.size()) < limit) return false;  // that was all of them
+    if (take_first(entry, graph, query, candidates, ready)) return true;
+    if (limit != kFewResults && take_first(entry, graph, query, candidates, allowed)) return true;
+    if (found < limit) return false;  // that was all of them
   }
   return false;
+}
+
+void choose_by_rule(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& query) {
+  if (search(entry, graph, query, kModeA) || search(entry, graph, query, kModeFallback)) return;
+  // Nothing deterministic: remember what stock would run.
+  const OwnedDescriptor asked = ask(graph, query, query.value<int>(CUDNN_ATTR_ENGINEHEUR_MODE, kModeA));
+  if (asked) {
+    Candidates candidates(results_of(asked.get(), 0));
+    take_first(entry, graph, query, candidates, [](const EngineNotes&) { return true; });
+  }
+  entry->refused.clear();
 }
 
 }  // namespace
@@ -219,22 +271,26 @@ std::string key_of(const OwnDescriptor& graph) {
   return key;
 }
 
+Description describe_graph_of(const OwnDescriptor& graph) { return describe_graph(watched_copy(graph).get()); }
+
 void choose(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& query) {
   if (entry->chosen.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(entry->mutex);
   if (entry->chosen.load(std::memory_order_relaxed)) return;
-  entry->what = describe_graph(watched_copy(graph).get());
-  if (!search(entry, graph, query, kModeA) && !search(entry, graph, query, kModeFallback)) {
-    // Nothing deterministic: remember what stock would run.
-    const OwnedDescriptor asked = ask(graph, query, query.value<int>(CUDNN_ATTR_ENGINEHEUR_MODE, kModeA));
-    if (asked) {
-      std::vector<OwnedDescriptor> configs = results_of(asked.get(), 0);
-      std::vector<EngineNotes> notes;
-      for (const auto& config : configs) notes.push_back(read_notes(config.get()));
-      take_first(entry, graph, query, configs, notes, [](const EngineNotes&) { return true; });
-    }
-    entry->refused.clear();
+  const auto started = std::chrono::steady_clock::now();
+  entry->what = describe_graph_of(graph);
+  const Choice* written = entry->lock ? entry->lock->find(entry->id) : nullptr;
+  if (written && take_locked(entry, graph, query, *written)) {
+    entry->source = kFromLockfile;
+  } else {
+    entry->lock_failed = written != nullptr;
+    entry->knobs.clear();
+    choose_by_rule(entry, graph, query);
   }
+  const auto took = std::chrono::steady_clock::now() - started;
+  plan_book().choosing_ns.fetch_add(
+      static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(took).count()),
+      std::memory_order_relaxed);
   entry->chosen.store(true, std::memory_order_release);
 }
 
@@ -294,22 +350,26 @@ PlanBook& plan_book() {
   return *book;
 }
 
-BookEntryPtr PlanBook::entry(std::string key) {
-  const std::lock_guard lock(mutex_);
-  if (entries_.size() >= entry_bound_ && entries_.find(key) == entries_.end()) {
+BookEntryPtr PlanBook::entry(std::string key, int device, const LockPtr& lock) {
+  const std::size_t operation = key.size();
+  append(key, device);
+  if (lock) key += lock->name;
+  const std::lock_guard guard(mutex_);
+  const auto known = entries_.find(key);
+  if (known != entries_.end()) return known->second;
+  if (entries_.size() >= entry_bound_) {
     // Choices that nobody refers to any more: made again, the same, if they come back.
-    for (auto known = entries_.begin(); known != entries_.end();) {
-      known = known->second.use_count() == 1 ? entries_.erase(known) : std::next(known);
+    for (auto kept = entries_.begin(); kept != entries_.end();) {
+      kept = kept->second.use_count() == 1 ? entries_.erase(kept) : std::next(kept);
     }
     // Many live ones: look again only after as many more.
     entry_bound_ = std::max(entry_bound_, 2 * entries_.size());
   }
-  auto& found = entries_[key];
-  if (!found) {
-    found = std::make_shared<BookEntry>();
-    found->key = std::move(key);
-  }
-  return found;
+  auto made = std::make_shared<BookEntry>();
+  made->id = id_of(key.substr(0, operation));
+  made->lock = lock;
+  made->key = key;
+  return entries_.emplace(std::move(key), std::move(made)).first->second;
 }
 
 FinalizedPlanPtr PlanBook::find_plan(const BookEntry& entry, Handle handle) {
@@ -357,6 +417,7 @@ BookStatistics PlanBook::statistics() const {
   now.queries = queries.load(std::memory_order_relaxed);
   now.finalized = finalized.load(std::memory_order_relaxed);
   now.hits = hits.load(std::memory_order_relaxed);
+  now.choosing_ns = choosing_ns.load(std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
   now.entries = entries_.size();
   now.plans = recent_.size();

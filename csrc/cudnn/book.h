@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cudnn/abi.h"
+#include "cudnn/choices.h"
 #include "cudnn/engine_config.h"
 #include "cudnn/own_descriptor.h"
 #include "cudnn/session.h"
@@ -41,6 +42,10 @@ struct Answer {
 // One operation (a key) and what was chosen for it. Constant once `chosen`.
 struct BookEntry {
   std::string key;
+  std::string id;  // the operation's name in a lockfile
+  LockPtr lock;    // of the sessions that it is for; null for those without
+  const char* source = kFromRanking;
+  bool lock_failed = false;  // the locked choice cannot be made
 
   std::mutex mutex;            // held while choosing
   std::atomic<bool> chosen{false};
@@ -65,12 +70,13 @@ struct BookStatistics {
   std::uint64_t queries = 0;       // heuristics queries that reached cuDNN
   std::uint64_t finalized = 0;     // plans that cuDNN finalized
   std::uint64_t hits = 0;          // plans served without cuDNN
+  std::uint64_t choosing_ns = 0;   // time spent on choices
 };
 
 class PlanBook {
  public:
-  // The entry of a key, made if new.
-  BookEntryPtr entry(std::string key);
+  // The entry of an operation on a device for the sessions with that lock (or none), made if new.
+  BookEntryPtr entry(std::string key, int device, const LockPtr& lock);
 
   // The finalized plan of an entry for a handle, or null.
   FinalizedPlanPtr find_plan(const BookEntry& entry, Handle handle);
@@ -85,6 +91,7 @@ class PlanBook {
   std::atomic<std::uint64_t> queries{0};
   std::atomic<std::uint64_t> finalized{0};
   std::atomic<std::uint64_t> hits{0};
+  std::atomic<std::uint64_t> choosing_ns{0};
 
  private:
   struct Kept {
@@ -115,7 +122,10 @@ class PlanBook {
 // same whatever the pointers and the order in which they were made. Empty if part of it is not our own.
 std::string key_of(const OwnDescriptor& graph);
 
-// Chooses an engine for the operation of `graph`, once: deterministic, from cuDNN's heuristic mode A, without run-time
+// The operation of a graph of our own in words.
+Description describe_graph_of(const OwnDescriptor& graph);
+
+// Chooses an engine for the operation of `graph`, once: the one that the entry's lock names; else deterministic, from cuDNN's heuristic mode A, without run-time
 // compilation if possible; if there is none, the first that can be made, marked nondeterministic.
 void choose(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& query);
 

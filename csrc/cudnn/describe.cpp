@@ -204,6 +204,7 @@ std::string describe_legacy_attributes(ConvolutionDescriptor convolution) {
   using GetGroup = Status(ConvolutionDescriptor, int*);
   static Get* get = lookup<Get>("cudnnGetConvolutionNdDescriptor");
   static GetGroup* get_group = lookup<GetGroup>("cudnnGetConvolutionGroupCount");
+  static GetGroup* get_math = lookup<GetGroup>("cudnnGetConvolutionMathType");
   constexpr int kMaxDims = 6;  // CUDNN_DIM_MAX less batch and channels
   int count = 0, mode = 0, type = -1;
   std::array<int, kMaxDims> pads{}, strides{}, dilations{};
@@ -217,7 +218,14 @@ std::string describe_legacy_attributes(ConvolutionDescriptor convolution) {
   if (get_group && get_group(convolution, &groups) == CUDNN_STATUS_SUCCESS && groups != 1) {
     text += " group=" + std::to_string(groups);
   }
-  return text + " compute=" + type_name(type);
+  text += " compute=" + type_name(type);
+  if (mode == 0) text += " mode=convolution";  // not cross-correlation
+  constexpr std::array<const char*, 4> kMath = {"", " math=tensor_op", " math=tensor_op_conversion", " math=fma"};
+  int math = 0;
+  if (get_math && get_math(convolution, &math) == CUDNN_STATUS_SUCCESS && math > 0 && math < 4) {
+    text += kMath[static_cast<std::size_t>(math)];
+  }
+  return text;
 }
 
 }  // namespace

@@ -41,6 +41,10 @@ namespace ortlock::cudnn {
   X(cudnnGetConvolutionBackwardDataAlgorithm_v7,                                                                      \
     Status(Handle, FilterDescriptor, TensorDescriptor, ConvolutionDescriptor, TensorDescriptor, int, int*,            \
            AlgorithmPerf*))                                                                                           \
+  X(cudnnGetConvolutionForwardWorkspaceSize,                                                                          \
+    Status(Handle, TensorDescriptor, FilterDescriptor, ConvolutionDescriptor, TensorDescriptor, int, std::size_t*))   \
+  X(cudnnGetConvolutionBackwardDataWorkspaceSize,                                                                     \
+    Status(Handle, FilterDescriptor, TensorDescriptor, ConvolutionDescriptor, TensorDescriptor, int, std::size_t*))   \
   X(cudnnConvolutionForward,                                                                                          \
     Status(Handle, const void*, TensorDescriptor, const void*, FilterDescriptor, const void*, ConvolutionDescriptor,  \
            int, void*, std::size_t, const void*, TensorDescriptor, void*))                                            \

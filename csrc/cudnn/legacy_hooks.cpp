@@ -2,17 +2,18 @@
 // it considers depends on the workspace offered. Both it and cudnnGetConvolution*_v7 are answered from cuDNN's untimed
 // ranking, deterministic algorithms only.
 #include <algorithm>
-#include <array>
 
 #include "cudnn/attribution.h"
-#include "cudnn/describe.h"
 #include "cudnn/hooks.h"
+#include "cudnn/legacy_book.h"
 
 namespace ortlock::cudnn {
 namespace {
 
-constexpr int kMaxAlgorithms = 16;  // eight algorithms at most, each with up to two math types
 constexpr const char* kTimedSearch = "TIMED_SEARCH";
+
+// What the provider runs where it names an algorithm itself (IMPLICIT_PRECOMP_GEMM; backward data: ALGO_1).
+constexpr int kDefaultAlgorithm = 1;
 
 PlanRecord algorithm_record(const Description& what, const AlgorithmPerf& perf, const char* status) {
   PlanRecord record;
@@ -25,29 +26,6 @@ PlanRecord algorithm_record(const Description& what, const AlgorithmPerf& perf, 
   record.status = status;
   return record;
 }
-
-// A convolution as a search is asked about it; `first` and `second` are x and w, or w and dy.
-struct Convolution {
-  Handle handle;
-  bool forward;
-  void* first;
-  void* second;
-  ConvolutionDescriptor parameters;
-  TensorDescriptor last;
-
-  Description describe() const {
-    return forward ? describe_convolution("ConvolutionForward", {"x", "w", "y"}, first, second, parameters, last)
-                   : describe_convolution("ConvolutionBackwardData", {"dy", "w", "dx"}, second, first, parameters, last);
-  }
-
-  // cuDNN's untimed ranking.
-  Status rank(int capacity, int* count, AlgorithmPerf* results) const {
-    auto* ranked = forward ? real<Function::cudnnGetConvolutionForwardAlgorithm_v7>()
-                           : real<Function::cudnnGetConvolutionBackwardDataAlgorithm_v7>();
-    if (!ranked) return CUDNN_STATUS_NOT_SUPPORTED;
-    return ranked(handle, first, second, parameters, last, capacity, count, results);
-  }
-};
 
 // What the caller wants filled in.
 struct Answer {
@@ -82,30 +60,33 @@ Status choose(const Convolution& convolution, const Answer& answer, bool timed, 
   };
   if (!session->enforces()) return pass_through();
 
-  std::array<AlgorithmPerf, kMaxAlgorithms> ranking{};
-  int count = 0;
-  const Status status = convolution.rank(kMaxAlgorithms, &count, ranking.data());
-  count = status == CUDNN_STATUS_SUCCESS ? std::min(count, kMaxAlgorithms) : 0;
-  const Description what = convolution.describe();
-  int kept = 0;
-  for (int i = 0; i < count && kept < answer.requested; ++i) {
-    const AlgorithmPerf& perf = ranking[static_cast<std::size_t>(i)];
-    if (perf.status != CUDNN_STATUS_SUCCESS) continue;
-    const bool deterministic = perf.determinism == CUDNN_DETERMINISTIC;
-    // The provider takes the first; what came before it in the ranking was refused for it.
-    if (kept == 0) session->record(algorithm_record(what, perf, deterministic ? kUsed : kRefused));
-    if (deterministic) answer.results[kept++] = perf;
+  const LockPtr lock = session->lock();
+  const bool bound = lock && lock->exclusive && session->policy() == Policy::strict;
+  const LegacyEntryPtr entry = legacy_book().entry(convolution, lock);
+  if (bound && entry->source != kFromLockfile) {
+    session->record_failure({entry->what, 0, false, entry->lock_failed ? kCannotBeMade : kNotLocked, entry->id});
+    *answer.returned = 0;
+    return CUDNN_STATUS_NOT_SUPPORTED;
   }
-  if (kept > 0) {
-    *answer.returned = kept;
+  if (!entry->allowed.empty()) {
+    const auto record = [&](const AlgorithmPerf& perf, const char* status) {
+      PlanRecord made = algorithm_record(entry->what, perf, status);
+      made.key = entry->id;
+      made.source = entry->source;
+      session->record(std::move(made));
+    };
+    for (const auto& perf : entry->refused) record(perf, kRefused);
+    record(entry->allowed[0], kUsed);
+    *answer.returned = std::min(answer.requested, static_cast<int>(entry->allowed.size()));
+    std::copy_n(entry->allowed.begin(), *answer.returned, answer.results);
     return CUDNN_STATUS_SUCCESS;
   }
 
   const bool let_through = session->policy() == Policy::pin;
-  session->record_failure({what, count, let_through});
+  session->record_failure({entry->what, entry->candidates, let_through, kNothingDeterministic, entry->id});
   if (let_through) return pass_through();
   *answer.returned = 0;
-  return status == CUDNN_STATUS_SUCCESS ? CUDNN_STATUS_NOT_SUPPORTED : status;
+  return entry->status == CUDNN_STATUS_SUCCESS ? CUDNN_STATUS_NOT_SUPPORTED : entry->status;
 }
 
 template <typename Original>
@@ -113,6 +94,27 @@ Status search(Function function, bool timed, const Convolution& convolution, con
   count_call(function);
   if (!interposer().active()) return original();
   return guarded(function, [&] { return choose(convolution, answer, timed, original); }, original);
+}
+
+// The provider asks for the workspace of every algorithm before it searches one, which costs more than the search.
+template <typename Original>
+Status workspace(Function function, const Convolution& convolution, int algorithm, std::size_t* bytes,
+                 Original original) {
+  count_call(function);
+  if (!interposer().active() || !bytes) return original();
+  const auto judged = [&]() -> Status {
+    const SessionPtr session = session_for(convolution.handle);
+    if (!session || !session->enforces()) return original();
+    const LegacyEntryPtr entry = legacy_book().entry(convolution, session->lock());
+    if (entry->allowed.empty()) return original();
+    if (algorithm == entry->allowed[0].algo) {
+      *bytes = entry->allowed[0].memory;
+      return CUDNN_STATUS_SUCCESS;
+    }
+    // What will not run needs no workspace, unless the provider names it itself.
+    return algorithm == kDefaultAlgorithm ? original() : CUDNN_STATUS_NOT_SUPPORTED;
+  };
+  return guarded(function, judged, original);
 }
 
 // An algorithm that no search returned can still be nondeterministic: the provider may name one outright.
@@ -202,6 +204,26 @@ Status cudnnGetConvolutionBackwardDataAlgorithm_v7_hook(Handle handle, FilterDes
                   return real<Function::cudnnGetConvolutionBackwardDataAlgorithm_v7>()(handle, w, dy, convolution, dx,
                                                                                        requested, returned, results);
                 });
+}
+
+Status cudnnGetConvolutionForwardWorkspaceSize_hook(Handle handle, TensorDescriptor x, FilterDescriptor w,
+                                                    ConvolutionDescriptor convolution, TensorDescriptor y,
+                                                    int algorithm, std::size_t* bytes) {
+  return workspace(Function::cudnnGetConvolutionForwardWorkspaceSize, {handle, true, x, w, convolution, y}, algorithm,
+                   bytes, [&] {
+                     return real<Function::cudnnGetConvolutionForwardWorkspaceSize>()(handle, x, w, convolution, y,
+                                                                                      algorithm, bytes);
+                   });
+}
+
+Status cudnnGetConvolutionBackwardDataWorkspaceSize_hook(Handle handle, FilterDescriptor w, TensorDescriptor dy,
+                                                         ConvolutionDescriptor convolution, TensorDescriptor dx,
+                                                         int algorithm, std::size_t* bytes) {
+  return workspace(Function::cudnnGetConvolutionBackwardDataWorkspaceSize, {handle, false, w, dy, convolution, dx},
+                   algorithm, bytes, [&] {
+                     return real<Function::cudnnGetConvolutionBackwardDataWorkspaceSize>()(handle, w, dy, convolution,
+                                                                                           dx, algorithm, bytes);
+                   });
 }
 
 Status cudnnConvolutionForward_hook(Handle handle, const void* alpha, TensorDescriptor x, const void* x_data,

@@ -42,16 +42,33 @@ Status give(const std::vector<T>& from, std::int64_t requested, std::int64_t* co
 
 // True if the calling session may run what was chosen. Notes a failure where it may not, or should not.
 bool usable(BookEntry& entry, Session& session) {
+  const bool pin = session.policy() == Policy::pin;
+  if (entry.lock_failed && entry.lock->exclusive && !pin) {
+    session.record_failure({entry.what, 1, false, kCannotBeMade, entry.id});
+    return false;
+  }
   if (entry.found && entry.deterministic) return true;
-  const bool let_through = session.policy() == Policy::pin && entry.found;
-  session.record_failure({entry.what, entry.candidates, let_through});
+  const bool let_through = pin && entry.found;
+  session.record_failure({entry.what, entry.candidates, let_through, kNothingDeterministic, entry.id});
   return let_through;
+}
+
+// True if the session may only replay and the lockfile does not know the operation. Notes the failure.
+bool missing(const BookEntry& entry, const OwnDescriptor& graph, Session& session) {
+  if (!entry.lock || !entry.lock->exclusive || session.policy() != Policy::strict) return false;
+  if (entry.lock->find(entry.id)) return false;
+  session.record_failure({describe_graph_of(graph), 0, false, kNotLocked, entry.id});
+  return true;
 }
 
 // Results of a query: one, the choice of the book.
 Status results(OwnDescriptor& query, int type, std::int64_t requested, std::int64_t* count, void* values) {
   OwnDescriptor* graph = query.graph.get();
   const SessionPtr session = session_for(graph->value<Handle>(CUDNN_ATTR_OPERATIONGRAPH_HANDLE));
+  if (session && missing(*query.entry, *graph, *session)) {
+    if (count) *count = 0;
+    return CUDNN_STATUS_SUCCESS;
+  }
   choose(query.entry, *graph, query);
   const bool any = session ? usable(*query.entry, *session) : query.entry->found;
   if (count) *count = any ? 1 : 0;
@@ -165,8 +182,7 @@ Status finalize_graph(OwnDescriptor& graph) {
   std::string key = session && session->enforces() ? key_of(graph) : std::string();
   if (key.empty()) return graph.real() ? CUDNN_STATUS_SUCCESS : graph.last_status();
   const int device = device_of(graph.value<Handle>(CUDNN_ATTR_OPERATIONGRAPH_HANDLE));
-  key.append(reinterpret_cast<const char*>(&device), sizeof device);
-  graph.entry = plan_book().entry(std::move(key));
+  graph.entry = plan_book().entry(std::move(key), device, session->lock());
   // A new operation is shown to cuDNN at once, so that one which it does not support fails where stock fails.
   if (graph.entry->chosen.load(std::memory_order_acquire) || graph.real()) return CUDNN_STATUS_SUCCESS;
   graph.entry.reset();

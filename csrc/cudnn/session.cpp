@@ -23,6 +23,8 @@ std::string join(const std::vector<std::string>& parts) {
 
 PlanRecord record_of(const BookEntry& entry, std::uint64_t count) {
   PlanRecord record;
+  record.key = entry.id;
+  record.source = entry.source;
   record.what = entry.what;
   record.engine = entry.notes.engine;
   record.knobs = entry.knobs;
@@ -38,6 +40,16 @@ PlanRecord record_of(const BookEntry& entry, std::uint64_t count) {
 
 std::string Description::key() const { return operation + '\n' + join(tensors) + attributes; }
 
+void Session::set_lock(LockPtr lock) {
+  const std::lock_guard guard(mutex_);
+  lock_ = std::move(lock);
+}
+
+LockPtr Session::lock() const {
+  const std::lock_guard guard(mutex_);
+  return lock_;
+}
+
 void Session::add_calls(std::uint64_t calls, std::uint64_t executions) {
   calls_.fetch_add(calls, std::memory_order_relaxed);
   executions_.fetch_add(executions, std::memory_order_relaxed);
@@ -51,7 +63,7 @@ void Session::record(PlanRecord plan) {
 
   const std::lock_guard lock(mutex_);
   // A deterministic plan after all: another query of the provider's found one.
-  if (plan.status == std::string_view(kUsed) && failures_.erase(operation) != 0) {
+  if (plan.status == std::string_view(kUsed) && failures_.erase(operation + '\n' + kNothingDeterministic) != 0) {
     events_.fetch_sub(1, std::memory_order_relaxed);
   }
   const auto found = plans_.find(key);
@@ -59,7 +71,9 @@ void Session::record(PlanRecord plan) {
     ++found->second.count;
     return;
   }
-  if (plan.status == std::string_view(kLetThrough)) events_.fetch_add(1, std::memory_order_relaxed);
+  const bool to_record = recording_.load(std::memory_order_relaxed) && !plan.key.empty() &&
+                         plan.status == std::string_view(kUsed) && plan.source == std::string_view(kFromRanking);
+  if (plan.status == std::string_view(kLetThrough) || to_record) events_.fetch_add(1, std::memory_order_relaxed);
   if (plans_.size() >= kMaxPlans) {
     ++dropped_;
     return;
@@ -74,7 +88,9 @@ void Session::record_use(const std::shared_ptr<BookEntry>& entry) {
     ++found->second.second;
     return;
   }
-  if (!entry->deterministic) events_.fetch_add(1, std::memory_order_relaxed);
+  const bool to_record =
+      recording_.load(std::memory_order_relaxed) && entry->source == std::string_view(kFromRanking);
+  if (!entry->deterministic || to_record) events_.fetch_add(1, std::memory_order_relaxed);
   if (uses_.size() >= kMaxPlans) {
     ++dropped_;
     return;
@@ -83,7 +99,7 @@ void Session::record_use(const std::shared_ptr<BookEntry>& entry) {
 }
 
 void Session::record_failure(PlanFailure failure) {
-  std::string key = failure.what.key();
+  std::string key = failure.what.key() + '\n' + failure.cause;
   const std::lock_guard lock(mutex_);
   if (failures_.size() < kMaxPlans && failures_.emplace(std::move(key), std::move(failure)).second) {
     events_.fetch_add(1, std::memory_order_relaxed);

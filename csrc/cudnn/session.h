@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "cudnn/choices.h"
+
 namespace ortlock::cudnn {
 
 enum class Policy { observe = 0, pin = 1, strict = 2 };
@@ -27,6 +29,8 @@ struct Description {
 
 struct PlanRecord {
   const char* api = "graph";
+  std::string key;  // the operation's id in a lockfile; empty where it has none
+  const char* source = kFromRanking;
   Description what;
   std::int64_t engine = -1;
   std::vector<std::pair<std::int64_t, std::int64_t>> knobs;
@@ -42,10 +46,16 @@ inline constexpr const char* kUsed = "used";
 inline constexpr const char* kRefused = "refused";
 inline constexpr const char* kLetThrough = "let through";
 
+inline constexpr const char* kNothingDeterministic = "nothing deterministic";
+inline constexpr const char* kNotLocked = "not in the lockfile";
+inline constexpr const char* kCannotBeMade = "locked choice cannot be made";
+
 struct PlanFailure {
   Description what;
   std::int64_t candidates = 0;
   bool let_through = false;
+  const char* cause = kNothingDeterministic;
+  std::string key{};
 };
 
 struct BookEntry;
@@ -56,17 +66,24 @@ class Session {
 
   std::int64_t token() const { return token_; }
   Policy policy() const { return policy_; }
+  // Every choice that the lockfile does not hold counts as an event: somebody wants to write it down.
+  void set_recording() { recording_.store(true, std::memory_order_relaxed); }
   bool enforces() const { return policy_ != Policy::observe; }
 
   // Its runs spread over threads that never enter it (ONNX Runtime's parallel execution).
   bool has_workers() const { return has_workers_.load(std::memory_order_relaxed); }
   void set_has_workers() { has_workers_.store(true, std::memory_order_relaxed); }
 
+  // What it replays; null without a lockfile. Set before the session's first run.
+  void set_lock(LockPtr lock);
+  LockPtr lock() const;
+
   void add_calls(std::uint64_t calls, std::uint64_t executions);
   void record(PlanRecord plan);
   // Counts one use of what the plan book chose.
   void record_use(const std::shared_ptr<BookEntry>& entry);
   void record_failure(PlanFailure failure);
+  // Counts what a caller should look at: failures, and choices that were let through or are new to its lockfile.
   std::int64_t events() const { return events_.load(std::memory_order_relaxed); }
 
   struct Snapshot {
@@ -82,10 +99,12 @@ class Session {
   const std::int64_t token_;
   const Policy policy_;
   std::atomic<bool> has_workers_{false};
+  std::atomic<bool> recording_{false};
   std::atomic<std::uint64_t> calls_{0};
   std::atomic<std::uint64_t> executions_{0};
   std::atomic<std::int64_t> events_{0};
   mutable std::mutex mutex_;
+  LockPtr lock_;
   std::map<std::string, PlanRecord> plans_;
   std::map<std::string, PlanFailure> failures_;
   std::unordered_map<const BookEntry*, std::pair<std::shared_ptr<BookEntry>, std::uint64_t>> uses_;

@@ -32,7 +32,7 @@ class _Builder:
 
     def constant(self, values: NDArray[np.generic]) -> str:
         name = f"w{len(self.weights)}"
-        self.weights.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        self.weights.append(numpy_helper.from_array(np.asarray(values, order="C"), name))
         return name
 
     def node(self, op_type: str, inputs: Sequence[str], output: str | None = None, **attributes: object) -> str:
@@ -41,14 +41,19 @@ class _Builder:
         self.nodes.append(helper.make_node(op_type, list(inputs), [result], name=name, **attributes))
         return result
 
-    def conv(self, x: str, channels: tuple[int, int], kernel: int = 3, stride: int = 1, bias: bool = True) -> str:
+    def conv(
+        self, x: str, channels: tuple[int, int], kernel: int = 3, stride: int = 1, bias: bool = True, group: int = 1
+    ) -> str:
         """Add a Conv from ``channels[0]`` to ``channels[1]``, padded to keep the size at stride 1."""
         source, target = channels
-        inputs = [x, self.weight((target, source, kernel, kernel), source * kernel * kernel)]
+        fan_in = source // group * kernel * kernel
+        inputs = [x, self.weight((target, source // group, kernel, kernel), fan_in)]
         if bias:
             inputs.append(self.weight((target,), 50))
-        pads = [kernel // 2] * 4
-        return self.node("Conv", inputs, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=pads)
+        attributes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [kernel // 2] * 4}
+        # Left out where it is the default, as exporters do.
+        grouped = {"group": group} if group > 1 else {}
+        return self.node("Conv", inputs, **attributes, **grouped)
 
     def fused_conv(self, x: str, channels: tuple[int, int], kernel: int = 3) -> str:
         """Add a Conv and its Relu as the one node that ONNX Runtime up to 1.19 fuses them into."""
@@ -135,6 +140,30 @@ def conv_net(depth: int = 10, dtype: DTypeLike = np.float32, seed: int = 0, size
     x = b.node("Relu", [b.conv("x", (3, 64), stride=2)])
     for _ in range(depth - 1):
         x = b.node("Relu", [b.conv(x, (64, 64))])
+    return b.build({"y": x}, [1, 3, size, size])
+
+
+def depthwise_net(dtype: DTypeLike = np.float32, seed: int = 0, size: int | str = "size") -> bytes:
+    """Return eight inverted residual blocks like MobileNetV2's: ``x`` [1,3,size,size], ``y`` [1,96,size/16,size/16].
+
+    A block is a 1x1 Conv to more channels, a 3x3 Conv for each channel by itself and a 1x1 Conv to fewer channels.
+    """
+    b = _Builder(seed, dtype)
+    low, high = (b.constant(np.asarray(limit, b.dtype)) for limit in (0, 6))
+
+    def relu6(x: str) -> str:
+        return b.node("Clip", [x, low, high])
+
+    x = relu6(b.conv("x", (3, 32), stride=2))
+    channels = 32
+    blocks = ((1, 16, 1), (6, 24, 2), (6, 24, 1), (6, 32, 2), (6, 32, 1), (6, 64, 2), (6, 64, 1), (6, 96, 1))
+    for factor, target, stride in blocks:
+        wide = channels * factor
+        inner = relu6(b.conv(x, (channels, wide), kernel=1)) if factor > 1 else x
+        inner = relu6(b.conv(inner, (wide, wide), stride=stride, group=wide))
+        inner = b.conv(inner, (wide, target), kernel=1)
+        x = b.node("Add", [x, inner]) if stride == 1 and channels == target else inner
+        channels = target
     return b.build({"y": x}, [1, 3, size, size])
 
 

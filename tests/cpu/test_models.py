@@ -22,6 +22,8 @@ CASES: dict[str, tuple[bytes, tuple[int, ...], str, list[tuple[int, ...]]]] = {
     "residual fp16": (models.residual_net("float16", size=64), (1, 3, 64, 64), "float16", [(1, 10)]),
     "residual, symbolic": (models.residual_net(size="size"), (1, 3, 64, 64), "float32", [(1, 10)]),
     "conv": (models.conv_net(4), (1, 3, 32, 32), "float32", [(1, 64, 16, 16)]),
+    "depthwise fp32": (models.depthwise_net(), (1, 3, 64, 64), "float32", [(1, 96, 4, 4)]),
+    "depthwise fp16": (models.depthwise_net("float16", size=32), (1, 3, 32, 32), "float16", [(1, 96, 2, 2)]),
     "fused conv": (models.fused_conv_net(3, size=16), (1, 64, 16, 16), "float32", [(1, 64, 16, 16)]),
     "transposed": (models.conv_transpose((1, 8, 7, 7), 4), (1, 8, 7, 7), "float32", [(1, 4, 14, 14)]),
     "decoder": (models.decoder(), (1, 128, 6, 6), "float32", [(1, 3, 48, 48)]),
@@ -51,6 +53,7 @@ def test_operator_counts() -> None:
         return {op_type: types.count(op_type) for op_type in types}
 
     assert count(models.residual_net())["Conv"] == 20
+    assert count(models.depthwise_net()) == {"Conv": 24, "Clip": 16, "Add": 3, "Identity": 1}
     assert count(models.fused_conv_net(10))["FusedConv"] == 10
     assert set(count(models.demo_model())) >= {"Conv", "FusedConv", "ConvTranspose", "ReduceMean"}
     assert [output.name for output in onnx.load_model_from_string(models.demo_model()).graph.output] == list(
@@ -86,3 +89,29 @@ def test_fused_conv_equals_conv_and_relu() -> None:
         values += session.run(None, {"x": x})
     assert (values[0] == 0).any()
     np.testing.assert_allclose(values[0], values[1], rtol=1e-4, atol=1e-5)
+
+
+def test_depthwise_conv_equals_conv_with_zeros_between_channels() -> None:
+    grouped = onnx.load_model_from_string(models.depthwise_net(size=32))
+    dense = onnx.load_model_from_string(models.depthwise_net(size=32))
+    weights = {weight.name: weight for weight in dense.graph.initializer}
+    groups = []
+    for node in dense.graph.node:
+        for attribute in [attribute for attribute in node.attribute if attribute.name == "group"]:
+            node.attribute.remove(attribute)
+            weight = weights[node.input[1]]
+            values = onnx.numpy_helper.to_array(weight)
+            assert values.shape == (attribute.i, 1, 3, 3)
+            spread = np.zeros((attribute.i, attribute.i, 3, 3), values.dtype)
+            channels = np.arange(attribute.i)
+            spread[channels, channels] = values[:, 0]
+            weight.CopyFrom(onnx.numpy_helper.from_array(spread, weight.name))
+            groups.append(attribute.i)
+    assert groups == [32, 96, 144, 144, 192, 192, 384, 384]
+    x = models.seeded_input((1, 3, 32, 32))
+    outputs: list[Any] = []
+    for model in (grouped, dense):
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        outputs += session.run(None, {"x": x})
+    assert np.abs(outputs[0]).max() > 0.1
+    np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-4)

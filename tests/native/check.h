@@ -42,6 +42,7 @@ struct Provider {
   ProviderConvolution convolution;
   ProviderLegacy legacy;
   ProviderNamed named;
+  ProviderWorkspace workspace;
   ProviderTouch touch;
 
   explicit Provider(const std::string& name) {
@@ -54,6 +55,7 @@ struct Provider {
     destroy = symbol<ProviderDestroy>("provider_destroy");
     convolution = symbol<ProviderConvolution>("provider_convolution");
     legacy = symbol<ProviderLegacy>("provider_legacy");
+    workspace = symbol<ProviderWorkspace>("provider_workspace");
     named = symbol<ProviderNamed>("provider_named");
     touch = symbol<ProviderTouch>("provider_touch");
   }

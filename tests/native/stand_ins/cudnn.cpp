@@ -35,6 +35,7 @@ std::atomic<long> calls{0};  // of the graph API, but for executions and what th
 std::atomic<long> executed{0};
 std::atomic<unsigned> timed{0};
 std::atomic<long> finalized{0};
+std::atomic<long> workspace_asked{0};
 
 const Descriptor* follow(const Descriptor* from, int name) {
   const auto found = from->values.find(name);
@@ -100,6 +101,7 @@ EXPORT long stand_in_calls() { return calls; }
 EXPORT long stand_in_live_descriptors() { return live; }
 EXPORT long stand_in_executed() { return executed; }
 EXPORT long stand_in_finalized() { return finalized; }
+EXPORT long stand_in_workspace_asked() { return workspace_asked; }
 
 EXPORT void* stand_in_legacy_descriptor(int type, const int* dims, int count) {
   return new LegacyDescriptor{type, {dims, dims + count}};
@@ -270,6 +272,20 @@ EXPORT Status cudnnFindConvolutionBackwardDataAlgorithmEx(Handle, void*, const v
                                                           void*, void*, int requested, int* returned,
                                                           AlgorithmPerf* results, void*, std::size_t) {
   return timed_search(false, dy, requested, returned, results);
+}
+// Algorithm 2 is not supported; the others want 2000 bytes and more.
+static Status workspace_of(int algorithm, std::size_t* bytes) {
+  ++workspace_asked;
+  *bytes = 2000 + static_cast<std::size_t>(algorithm);
+  return algorithm == 2 ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
+}
+EXPORT Status cudnnGetConvolutionForwardWorkspaceSize(Handle, void*, void*, void*, void*, int algorithm,
+                                                      std::size_t* bytes) {
+  return workspace_of(algorithm, bytes);
+}
+EXPORT Status cudnnGetConvolutionBackwardDataWorkspaceSize(Handle, void*, void*, void*, void*, int algorithm,
+                                                           std::size_t* bytes) {
+  return workspace_of(algorithm, bytes);
 }
 EXPORT Status cudnnConvolutionForward(Handle, const void*, void*, const void*, void*, const void*, void*, int, void*,
                                       std::size_t, const void*, void*, void*) {

@@ -204,6 +204,21 @@ EXPORT int provider_legacy(void* handle, int batch, bool forward, bool timed) {
   return status == CUDNN_STATUS_SUCCESS ? result.algo : -1;
 }
 
+EXPORT long provider_workspace(void* handle, int batch, bool forward) {
+  const LegacyConvolution conv(batch);
+  std::size_t largest = 0;
+  for (int algorithm = 0; algorithm < 8; ++algorithm) {
+    std::size_t bytes = 0;
+    const Status status =
+        forward ? LEGACY(cudnnGetConvolutionForwardWorkspaceSize)(handle, conv.input, conv.filter, nullptr, conv.output,
+                                                                  algorithm, &bytes)
+                : LEGACY(cudnnGetConvolutionBackwardDataWorkspaceSize)(handle, conv.filter, conv.input, nullptr,
+                                                                       conv.output, algorithm, &bytes);
+    if (status == CUDNN_STATUS_SUCCESS && bytes > largest) largest = bytes;
+  }
+  return static_cast<long>(largest);
+}
+
 EXPORT int provider_named(void* handle, int batch, int algorithm) {
   const LegacyConvolution conv(batch);
   return LEGACY(cudnnConvolutionBackwardData)(handle, nullptr, conv.filter, nullptr, conv.input, nullptr, nullptr,
