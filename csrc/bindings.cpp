@@ -178,5 +178,8 @@ PYBIND11_MODULE(_native, module) {
   module.def("records", &ortlock::records, py::arg("token"));
   module.def("set_lock", &ortlock::set_lock, py::arg("token"), py::arg("name"), py::arg("exclusive"), py::arg("choices"));
   module.def("set_recording", [](std::int64_t token) { ortlock::session_of(token)->set_recording(); }, py::arg("token"));
+  module.def(
+      "avoid_tensor_cores", [](std::int64_t token) { ortlock::session_of(token)->set_avoids_tensor_cores(); },
+      py::arg("token"));
   module.def("book", &ortlock::book);
 }

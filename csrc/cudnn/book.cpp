@@ -220,16 +220,19 @@ void record_refused(BookEntry& entry, BackendDescriptor config, const EngineNote
 }
 
 // Looks through one ranking for a deterministic engine.
-bool search(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& query, int mode) {
+bool search(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& query, int mode,
+            bool tensor_cores = true) {
   const OwnedDescriptor asked = ask(graph, query, mode);
   if (!asked) return false;
-  const auto allowed = [](const EngineNotes& note) { return note.known && !note.nondeterministic(); };
+  const auto allowed = [&](const EngineNotes& note) {
+    return note.known && !note.nondeterministic() && (tensor_cores || !note.tensor_core());
+  };
   const auto ready = [&](const EngineNotes& note) { return allowed(note) && !compiles(note); };
   for (const std::int64_t limit : {kFewResults, kFirstResults, std::int64_t{0}}) {
     Candidates candidates(results_of(asked.get(), limit));
     const auto found = static_cast<std::int64_t>(candidates.size());
     entry->candidates = std::max(entry->candidates, found);
-    for (std::size_t rank = 0; rank < candidates.size() && !allowed(candidates.notes(rank)); ++rank) {
+    for (std::size_t rank = 0; rank < candidates.size() && candidates.notes(rank).nondeterministic(); ++rank) {
       if (entry->refused.size() <= rank) record_refused(*entry, candidates.config(rank), candidates.notes(rank));
     }
     if (take_first(entry, graph, query, candidates, ready)) return true;
@@ -240,6 +243,8 @@ bool search(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor
 }
 
 void choose_by_rule(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& query) {
+  // The provider passes such engines over by itself, and takes one where there is no other.
+  if (entry->avoids_tensor_cores && search(entry, graph, query, kModeA, false)) return;
   if (search(entry, graph, query, kModeA) || search(entry, graph, query, kModeFallback)) return;
   // Nothing deterministic: remember what stock would run.
   const OwnedDescriptor asked = ask(graph, query, query.value<int>(CUDNN_ATTR_ENGINEHEUR_MODE, kModeA));
@@ -269,6 +274,17 @@ std::string key_of(const OwnDescriptor& graph) {
     key += part;
   }
   return key;
+}
+
+bool has_convolution(const OwnDescriptor& graph) {
+  for (const BackendDescriptor pointer : graph.referenced(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
+    const OwnDescriptor* operation = as_own(pointer);
+    if (operation && operation->type >= CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR &&
+        operation->type <= CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR) {
+      return true;
+    }
+  }
+  return false;
 }
 
 Description describe_graph_of(const OwnDescriptor& graph) { return describe_graph(watched_copy(graph).get()); }
@@ -350,7 +366,8 @@ PlanBook& plan_book() {
   return *book;
 }
 
-BookEntryPtr PlanBook::entry(std::string key, int device, const LockPtr& lock) {
+BookEntryPtr PlanBook::entry(std::string key, bool avoids_tensor_cores, int device, const LockPtr& lock) {
+  if (avoids_tensor_cores) key += "no tensor cores";
   const std::size_t operation = key.size();
   append(key, device);
   if (lock) key += lock->name;
@@ -368,6 +385,7 @@ BookEntryPtr PlanBook::entry(std::string key, int device, const LockPtr& lock) {
   auto made = std::make_shared<BookEntry>();
   made->id = id_of(key.substr(0, operation));
   made->lock = lock;
+  made->avoids_tensor_cores = avoids_tensor_cores;
   made->key = key;
   return entries_.emplace(std::move(key), std::move(made)).first->second;
 }

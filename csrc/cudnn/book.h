@@ -44,6 +44,7 @@ struct BookEntry {
   std::string key;
   std::string id;  // the operation's name in a lockfile
   LockPtr lock;    // of the sessions that it is for; null for those without
+  bool avoids_tensor_cores = false;
   const char* source = kFromRanking;
   bool lock_failed = false;  // the locked choice cannot be made
 
@@ -76,7 +77,7 @@ struct BookStatistics {
 class PlanBook {
  public:
   // The entry of an operation on a device for the sessions with that lock (or none), made if new.
-  BookEntryPtr entry(std::string key, int device, const LockPtr& lock);
+  BookEntryPtr entry(std::string key, bool avoids_tensor_cores, int device, const LockPtr& lock);
 
   // The finalized plan of an entry for a handle, or null.
   FinalizedPlanPtr find_plan(const BookEntry& entry, Handle handle);
@@ -124,6 +125,9 @@ std::string key_of(const OwnDescriptor& graph);
 
 // The operation of a graph of our own in words.
 Description describe_graph_of(const OwnDescriptor& graph);
+
+// True if a convolution is among the operations.
+bool has_convolution(const OwnDescriptor& graph);
 
 // Chooses an engine for the operation of `graph`, once: the one that the entry's lock names; else deterministic, from cuDNN's heuristic mode A, without run-time
 // compilation if possible; if there is none, the first that can be made, marked nondeterministic.

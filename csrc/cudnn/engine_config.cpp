@@ -46,6 +46,10 @@ bool EngineNotes::nondeterministic() const {
   return std::find(numerical.begin(), numerical.end(), CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) != numerical.end();
 }
 
+bool EngineNotes::tensor_core() const {
+  return std::find(numerical.begin(), numerical.end(), CUDNN_NUMERICAL_NOTE_TENSOR_CORE) != numerical.end();
+}
+
 EngineNotes read_notes(BackendDescriptor config) {
   EngineNotes notes;
   const OwnedDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);

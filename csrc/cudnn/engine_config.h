@@ -40,6 +40,7 @@ struct EngineNotes {
   std::vector<int> behavior;
 
   bool nondeterministic() const;
+  bool tensor_core() const;
 };
 
 EngineNotes read_notes(BackendDescriptor config);

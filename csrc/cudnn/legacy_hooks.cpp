@@ -2,6 +2,7 @@
 // it considers depends on the workspace offered. Both it and cudnnGetConvolution*_v7 are answered from cuDNN's untimed
 // ranking, deterministic algorithms only.
 #include <algorithm>
+#include <string_view>
 
 #include "cudnn/attribution.h"
 #include "cudnn/hooks.h"
@@ -63,7 +64,7 @@ Status choose(const Convolution& convolution, const Answer& answer, bool timed, 
   const LockPtr lock = session->lock();
   const bool bound = lock && lock->exclusive && session->policy() == Policy::strict;
   const LegacyEntryPtr entry = legacy_book().entry(convolution, lock);
-  if (bound && entry->source != kFromLockfile) {
+  if (bound && entry->source != std::string_view(kFromLockfile)) {
     session->record_failure({entry->what, 0, false, entry->lock_failed ? kCannotBeMade : kNotLocked, entry->id});
     *answer.returned = 0;
     return CUDNN_STATUS_NOT_SUPPORTED;

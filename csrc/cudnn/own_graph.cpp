@@ -182,7 +182,8 @@ Status finalize_graph(OwnDescriptor& graph) {
   std::string key = session && session->enforces() ? key_of(graph) : std::string();
   if (key.empty()) return graph.real() ? CUDNN_STATUS_SUCCESS : graph.last_status();
   const int device = device_of(graph.value<Handle>(CUDNN_ATTR_OPERATIONGRAPH_HANDLE));
-  graph.entry = plan_book().entry(std::move(key), device, session->lock());
+  const bool avoids = session->avoids_tensor_cores() && has_convolution(graph);
+  graph.entry = plan_book().entry(std::move(key), avoids, device, session->lock());
   // A new operation is shown to cuDNN at once, so that one which it does not support fails where stock fails.
   if (graph.entry->chosen.load(std::memory_order_acquire) || graph.real()) return CUDNN_STATUS_SUCCESS;
   graph.entry.reset();

@@ -68,6 +68,10 @@ class Session {
   Policy policy() const { return policy_; }
   // Every choice that the lockfile does not hold counts as an event: somebody wants to write it down.
   void set_recording() { recording_.store(true, std::memory_order_relaxed); }
+  // Its provider takes no convolution engine that uses tensor cores if there is another (use_tf32=0).
+  bool avoids_tensor_cores() const { return avoids_tensor_cores_.load(std::memory_order_relaxed); }
+  void set_avoids_tensor_cores() { avoids_tensor_cores_.store(true, std::memory_order_relaxed); }
+
   bool enforces() const { return policy_ != Policy::observe; }
 
   // Its runs spread over threads that never enter it (ONNX Runtime's parallel execution).
@@ -100,6 +104,7 @@ class Session {
   const Policy policy_;
   std::atomic<bool> has_workers_{false};
   std::atomic<bool> recording_{false};
+  std::atomic<bool> avoids_tensor_cores_{false};
   std::atomic<std::uint64_t> calls_{0};
   std::atomic<std::uint64_t> executions_{0};
   std::atomic<std::int64_t> events_{0};

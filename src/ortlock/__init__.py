@@ -4,7 +4,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 from ortlock.digest import digest
-from ortlock.errors import NotReproducibleError, OrtlockError, ReproducibilityWarning
+from ortlock.errors import LockfileError, NotReproducibleError, OrtlockError, ReproducibilityWarning
 from ortlock.policy import Mode
 from ortlock.report import ReproducibilityReport
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __version__ = _version("ortlock")
 
 __all__ = [
+    "LockfileError",
     "Mode",
     "NotReproducibleError",
     "OrtlockError",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 
 class OrtlockError(Exception):
     """Base of every error that ortlock itself raises. ONNX Runtime's own errors pass through unchanged."""
@@ -24,6 +26,25 @@ class NotReproducibleError(OrtlockError):
 
     def __reduce__(self) -> tuple[type[NotReproducibleError], tuple[str, str, str]]:
         return (type(self), (self.subject, self.reason, self.remedy))
+
+
+class LockfileError(OrtlockError):
+    """A lockfile cannot be used or written; whatever it holds was left as it is.
+
+    Attributes:
+        path: the lockfile.
+        reason: what is wrong, with the line where there is one.
+        remedy: what the caller can do about it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], reason: str, remedy: str) -> None:
+        self.path = os.fspath(path)
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{self.path}: {reason} Remedy: {remedy}")
+
+    def __reduce__(self) -> tuple[type[LockfileError], tuple[str, str, str]]:
+        return (type(self), (self.path, self.reason, self.remedy))
 
 
 class ReproducibilityWarning(UserWarning):

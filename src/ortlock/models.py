@@ -50,10 +50,10 @@ class _Builder:
         inputs = [x, self.weight((target, source // group, kernel, kernel), fan_in)]
         if bias:
             inputs.append(self.weight((target,), 50))
-        attributes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [kernel // 2] * 4}
-        # Left out where it is the default, as exporters do.
-        grouped = {"group": group} if group > 1 else {}
-        return self.node("Conv", inputs, **attributes, **grouped)
+        shape, pads = [kernel] * 2, [kernel // 2] * 4
+        # An attribute that is None is left out: the default of 1.
+        grouped = group if group > 1 else None
+        return self.node("Conv", inputs, kernel_shape=shape, strides=[stride] * 2, pads=pads, group=grouped)
 
     def fused_conv(self, x: str, channels: tuple[int, int], kernel: int = 3) -> str:
         """Add a Conv and its Relu as the one node that ONNX Runtime up to 1.19 fuses them into."""

@@ -7,6 +7,7 @@ sees every cuDNN call that passes through them. A *token* stands for one session
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,13 @@ from ortlock.policy import Mode
 CUDA_PROVIDER_LIBRARY = "libonnxruntime_providers_cuda.so"
 
 _POLICY = {Mode.OBSERVE: 0, Mode.PIN: 1, Mode.STRICT: 2}
+
+NOTHING_DETERMINISTIC, NOT_LOCKED, CANNOT_BE_MADE = (
+    "nothing deterministic",
+    "not in the lockfile",
+    "locked choice cannot be made",
+)
+"""Why an operation was refused."""
 
 # Bound once: these two run at every session.run().
 enter = _native.enter
@@ -79,6 +87,10 @@ class PlanRecord:
     """``used``, ``refused`` (nondeterministic, another was taken) or ``let through`` (nondeterministic and in use)."""
     count: int
     """How often the session made this choice."""
+    key: str = ""
+    """The operation's name in a lockfile: 32 hexadecimal digits over its canonical key; empty where it has none."""
+    source: str = "ranking"
+    """Where the choice came from: ``ranking`` (cuDNN's, by ortlock's rule) or ``lockfile``."""
 
     @property
     def deterministic(self) -> bool:
@@ -87,15 +99,19 @@ class PlanRecord:
 
 @dataclass(frozen=True, slots=True)
 class PlanFailure:
-    """No deterministic candidate was left for an operation."""
+    """An operation for which no candidate could be taken."""
 
     operation: str
     tensors: tuple[str, ...]
     attributes: str
     candidates: int
-    """How many candidates cuDNN offered, all of them nondeterministic or unusable."""
+    """How many candidates cuDNN offered, all of them nondeterministic or unusable; 0 where it was not asked."""
     let_through: bool
     """True where the mode let stock's choice run all the same."""
+    cause: str = NOTHING_DETERMINISTIC
+    """``nothing deterministic``, ``not in the lockfile`` or ``locked choice cannot be made``."""
+    key: str = ""
+    """The operation's name in a lockfile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +126,41 @@ class SessionRecords:
     failures: tuple[PlanFailure, ...]
     dropped: int = 0
     """Choices beyond the first 10,000 distinct ones, counted but not listed in ``plans``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a lockfile says for one operation."""
+
+    key: str
+    legacy: bool
+    """Of the legacy API: ``engine`` is an algorithm number."""
+    engine: int
+    knobs: tuple[tuple[int, int], ...]
+    math_type: int
+    workspace_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BookStatistics:
+    """What the plan book of this process has done so far, all sessions together."""
+
+    entries: int
+    """Operations (keys) that it holds a choice for."""
+    plans: int
+    """Finalized plans that it holds."""
+    evicted: int
+    """Plans that made room for others."""
+    queries: int
+    """Heuristics queries and algorithm rankings that reached cuDNN."""
+    finalized: int
+    """Plans that cuDNN finalized."""
+    hits: int
+    """Requests that were answered without cuDNN."""
+    choosing_ns: int
+    """Time spent on choices, in nanoseconds."""
+    descriptors: int
+    """Descriptors of ortlock's own in use, in place of cuDNN's."""
 
 
 def state() -> InterposerState:
@@ -163,6 +214,31 @@ set_has_workers = _native.set_has_workers
 begin_async = _native.begin_async
 """``begin_async(token)``: calls on threads under no token belong to ``token`` until end_async(token)."""
 end_async = _native.end_async
+
+
+set_recording = _native.set_recording
+"""``set_recording(token)``: every choice that is not from a lockfile counts as an event of ``token``."""
+
+avoid_tensor_cores = _native.avoid_tensor_cores
+"""``avoid_tensor_cores(token)``: the provider of ``token`` passes engines with tensor cores over (``use_tf32=0``)."""
+
+
+def set_lock(token: int, name: str, choices: Iterable[Choice], *, exclusive: bool) -> None:
+    """Let a session replay choices; to be called before its first run.
+
+    Args:
+        token: the session.
+        name: stands for the choices; sessions with the same name share what the plan book keeps.
+        choices: what to replay.
+        exclusive: in strict nothing else may run.
+    """
+    rows = [(c.key, c.legacy, c.engine, c.knobs, c.math_type, c.workspace_bytes) for c in choices]
+    _native.set_lock(token, name, exclusive, rows)
+
+
+def book() -> BookStatistics:
+    """Return what the plan book has done so far in this process."""
+    return BookStatistics(**_native.book())
 
 
 def records(token: int) -> SessionRecords:

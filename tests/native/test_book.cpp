@@ -23,6 +23,8 @@ struct Attached {
   ~Attached() { provider.destroy(handle); }
 };
 
+std::uint64_t plan_book_entries() { return cudnn::plan_book().statistics().entries; }
+
 using Own = cudnn::OwnRef;
 
 Own own(int type) {
@@ -184,6 +186,20 @@ CASE(pin_and_strict_differ_only_where_nothing_is_deterministic) {
   EQUAL(a.provider.convolution(a.handle, kOnlyNondeterministic, false), -1);
   EQUAL(scope.records().failures.size(), 1U);
   TRUE(!scope.records().failures[0].let_through);
+}
+
+CASE(tensor_cores_are_avoided_where_the_provider_avoids_them) {
+  const Attached a;
+  for (const bool avoids : {false, true, false}) {
+    const Scope scope(Policy::strict);
+    if (avoids) cudnn::find_session(scope.token)->set_avoids_tensor_cores();
+    EQUAL(a.provider.convolution(a.handle, kHasPlainEngine, false), avoids ? kPlainEngine : kDeterministicEngine);
+    // The nondeterministic one was refused, not those that were only passed over.
+    EQUAL(scope.records().plans.size(), 2U);
+    // There is no other.
+    EQUAL(a.provider.convolution(a.handle, kUsual, false), kDeterministicEngine);
+  }
+  EQUAL(plan_book_entries(), 4U);
 }
 
 CASE(keys_do_not_depend_on_order_or_pointers) {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,6 +76,36 @@ def model_nodes(path: str | None, data: bytes | None, provider: str | None) -> t
     """Return the nodes of a model, subgraphs and functions included; None where it cannot be read as ONNX."""
     found = _found(path, data, provider)
     return None if found is None else tuple(node for _, node in found)
+
+
+def nodes_with_weights(path: str | None, data: bytes | None, tensors: Sequence[str]) -> tuple[str, ...]:
+    """Return the convolutions of a model's main graph that an operation of cuDNN's may be, by the weights' shape.
+
+    Args:
+        path: the model's file, or None.
+        data: the model's bytes, or None.
+        tensors: the operation's tensors in words, e.g. ``w f32[64,64,3,3]`` among them.
+    """
+    found = [match[1] for tensor in tensors if (match := re.match(r"w \S*?\[([0-9,]+)\]", tensor))]
+    model = load(path, data) if found else None
+    if model is None:
+        return ()
+    wanted = _significant(int(size) for size in found[0].split(","))
+    shapes = {tensor.name: _significant(tensor.dims) for tensor in model.graph.initializer}
+    return tuple(
+        Node(node.name, node.op_type, node.domain, None, None).label
+        for node in model.graph.node
+        if node.op_type in _CONVOLUTIONS and len(node.input) > 1 and shapes.get(node.input[1]) == wanted
+    )
+
+
+_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "FusedConv"})
+
+
+def _significant(shape: Iterable[int]) -> tuple[int, ...]:
+    """Return a shape as it compares between a model and cuDNN, which sees two spatial axes at least."""
+    sizes = list(shape)
+    return (*sizes[:2], *(size for size in sizes[2:] if size != 1))
 
 
 def _found(path: str | None, data: bytes | None, provider: str | None) -> list[tuple[int, Node]] | None:

@@ -1,7 +1,9 @@
 """Reports: whether a session gives the same bits, and why."""
 
+from ortlock import native
 from ortlock.report.model import (
     Event,
+    LockFacts,
     ModelIdentity,
     Reason,
     ReproducibilityReport,
@@ -15,6 +17,7 @@ __all__ = [
     "IMPORT_ORDER",
     "Event",
     "Facts",
+    "LockFacts",
     "ModelIdentity",
     "Reason",
     "ReproducibilityReport",
@@ -48,4 +51,6 @@ def build(facts: Facts, model: ModelIdentity, environment: dict[str, object]) ->
         environment=environment,
         interposer=facts.interposer,
         events=facts.events,
+        lockfile=facts.lock,
+        book=native.book(),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ortlock.report.model import ReproducibilityReport
-from ortlock.report.text import environment_line, notable
+from ortlock.report.text import environment_line, lockfile_line, notable
 
 
 def to_markdown(report: ReproducibilityReport) -> str:
@@ -49,6 +49,11 @@ def _sections(report: ReproducibilityReport) -> Iterator[str]:
         yield ""
         findings = ((f.name, f.provider, f.count, f.status, f.basis, f.reason, f.evidence) for f in report.operators)
         yield from _table(("operator", "provider", "nodes", "status", "basis", "reason", "evidence"), findings)
+    if report.lockfile is not None:
+        yield "## Lockfile"
+        yield ""
+        yield f"{lockfile_line(report.lockfile)}."
+        yield ""
     if report.plans:
         yield "## cuDNN's choices"
         yield ""
@@ -64,11 +69,23 @@ def _sections(report: ReproducibilityReport) -> Iterator[str]:
                 " ".join(f"{knob}={value}" for knob, value in p.knobs),
                 " ".join((*p.numerical_notes, *p.behavior_notes)),
                 p.workspace_bytes,
+                p.source,
                 p.count,
             )
             for p in report.plans
         )
-        header = ("status", "operation", "tensors", "attributes", "engine", "knobs", "notes", "workspace", "times")
+        header = (
+            "status",
+            "operation",
+            "tensors",
+            "attributes",
+            "engine",
+            "knobs",
+            "notes",
+            "workspace",
+            "from",
+            "times",
+        )
         yield from _table(header, plans)
     states = notable(report.settings)
     if states:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from ortlock.native import InterposerState, PlanFailure, PlanRecord
+from ortlock.native import BookStatistics, InterposerState, PlanFailure, PlanRecord
 from ortlock.operators.findings import Finding
 from ortlock.settings import SettingState
 
@@ -79,6 +79,27 @@ class ModelIdentity:
     """Bytes."""
 
 
+@dataclass(frozen=True, slots=True)
+class LockFacts:
+    """A session's lockfile."""
+
+    path: str
+    mode: str
+    """``replay``, ``record`` or ``update``."""
+    fingerprint: str | None
+    """Of the environment and settings that choices are kept by."""
+    applied: bool
+    """The choices for this environment are in force."""
+    held: int
+    """How many choices the file held for this environment when the session was made."""
+    replayed: int
+    """Operations that ran what the file says."""
+    others: int
+    """Operations that ran a choice which is not from the file."""
+    written: int
+    """Choices that this session has written to the file."""
+
+
 @dataclass(frozen=True)
 class ReproducibilityReport:
     """Whether a session gives the same bits, why, and in which environment."""
@@ -101,6 +122,9 @@ class ReproducibilityReport:
     environment: Mapping[str, Any]
     interposer: InterposerState
     events: tuple[Event, ...]
+    lockfile: LockFacts | None
+    book: BookStatistics
+    """The plan book of the process, all sessions together."""
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -149,6 +173,8 @@ class ReproducibilityReport:
             "environment": _plain(dict(self.environment)),
             "interposer": _plain(asdict(self.interposer)),
             "events": [_plain(asdict(event)) for event in self.events],
+            "lockfile": None if self.lockfile is None else asdict(self.lockfile),
+            "book": asdict(self.book),
         }
 
     def __str__(self) -> str:

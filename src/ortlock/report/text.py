@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ortlock.native import PlanRecord
-from ortlock.report.model import ReproducibilityReport, Status
+from ortlock.report.model import LockFacts, ReproducibilityReport, Status
 from ortlock.settings import Origin, SettingState
 
 _LISTED = 12
@@ -31,6 +31,14 @@ def plan_line(plan: PlanRecord) -> str:
         chosen = f"algorithm {plan.engine} math {plan.math_type}"
     notes = " ".join((*plan.numerical_notes, *plan.behavior_notes)) or "no notes"
     return f"{plan.status}: {plan.operation} {' '.join(plan.tensors)} ({plan.attributes}): {chosen}, {notes}"
+
+
+def lockfile_line(lock: LockFacts) -> str:
+    """Return what came of a lockfile in one line."""
+    state = "in force" if lock.applied else "not in force"
+    text = f"{lock.path} ({lock.mode}, environment {lock.fingerprint}, {state}): {lock.held} choices held"
+    text += f", {lock.replayed} replayed, {lock.others} others"
+    return f"{text}, {lock.written} written" if lock.mode != "replay" else text
 
 
 def environment_line(report: ReproducibilityReport) -> str:
@@ -72,6 +80,8 @@ def _lines(report: ReproducibilityReport) -> Iterator[str]:
     interposer = report.interposer
     if interposer.attached:
         yield f"cuDNN: {report.calls} calls seen, {report.executions} executions; attached ({interposer.style})"
+    if report.lockfile is not None:
+        yield f"lockfile: {lockfile_line(report.lockfile)}"
     for plan in report.plans[:_LISTED]:
         yield f"  {plan_line(plan)}"
     if len(report.plans) + report.dropped > _LISTED:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ortlock.native import InterposerState, SessionRecords
+from ortlock.native import NOTHING_DETERMINISTIC, InterposerState, SessionRecords
 from ortlock.operators import Finding, NodeList, OperatorStatus
 from ortlock.operators.knowledge import CPU, CUDA, Basis
 from ortlock.policy import Mode
-from ortlock.report.model import Event, Reason, ScopeClaim, Status, Verdict
+from ortlock.report.model import Event, LockFacts, Reason, ScopeClaim, Status, Verdict
 from ortlock.settings import Origin, SettingState
 
 SCOPES = ("run", "session", "process", "machine")
@@ -33,6 +33,7 @@ class Facts:
     interposer: InterposerState
     records: SessionRecords
     events: tuple[Event, ...]
+    lock: LockFacts | None = None
 
 
 def claims(facts: Facts) -> tuple[ScopeClaim, ...]:
@@ -148,6 +149,10 @@ def _cudnn_reasons(facts: Facts) -> list[Reason]:
         found.append(Reason("interposer-fault", "interposer", text, "Please report it.", Status.UNKNOWN))
     for failure in facts.records.failures:
         subject = f"{failure.operation} {', '.join(failure.tensors)}"
+        if failure.cause != NOTHING_DETERMINISTIC:
+            text, remedy = f"Refused: {failure.cause}.", "Record it: `ortlock lock`, or lock_mode='record'."
+            found.append(Reason("not-locked", subject, text, remedy, Status.UNKNOWN))
+            continue
         done = "stock's choice runs" if failure.let_through else "none runs"
         text = f"None of cuDNN's {failure.candidates} candidates is deterministic and usable; {done}."
         remedy = "Run the node on the CPU provider, or change its shape, type or layout."
@@ -171,11 +176,26 @@ def _cudnn_reasons(facts: Facts) -> list[Reason]:
     return found
 
 
+def _ranking_reasons(facts: Facts) -> list[Reason]:
+    """Return why another machine could run other engines: none where a lockfile names every one that has run."""
+    lock = facts.lock
+    remedy = "Replay a lockfile: `ortlock lock MODEL -o FILE`, then lockfile=FILE."
+    if lock is None or not lock.applied or lock.mode != "replay":
+        text = "cuDNN ranks its engines on each machine; that another one ranks the same was not shown."
+        return [Reason("ranking-by-machine", "cuDNN", text, remedy, Status.UNKNOWN)]
+    if lock.others:
+        text = f"{lock.others} operations ran choices that are not in {lock.path}."
+        return [Reason("ranking-by-machine", "cuDNN", text, remedy, Status.UNKNOWN)]
+    if not lock.replayed:
+        text = "No operation has run yet, so it is not known whether the lockfile holds them all."
+        return [] if facts.mode is Mode.STRICT else [Reason("plans-unseen", "cuDNN", text, None, Status.UNKNOWN)]
+    return []
+
+
 def _machine_reasons(facts: Facts) -> list[Reason]:
     found = []
     if any(finding.through_cudnn and finding.provider == CUDA for finding in facts.findings):
-        text = "cuDNN ranks its engines on each machine; that another one ranks the same was not shown."
-        found.append(Reason("ranking-by-machine", "cuDNN", text, None, Status.UNKNOWN))
+        found += _ranking_reasons(facts)
     for state in facts.settings:
         if state.key == "intra_op_num_threads" and state.origin in (Origin.DEFAULT, Origin.NOT_PINNED):
             text = "ONNX Runtime chooses the number of CPU threads by the machine."

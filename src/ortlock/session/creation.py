@@ -14,10 +14,11 @@ import onnxruntime
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
 from ortlock import native
+from ortlock.errors import NotReproducibleError
 from ortlock.policy import Mode
 from ortlock.report.model import Status
 from ortlock.session import options as session_options
-from ortlock.session.facts import gather, unmet
+from ortlock.session.facts import gather, model_identity, unmet
 from ortlock.session.guard import FALLBACK_OFF, Guard, check_interposer, missing_cuda
 from ortlock.settings import CPU, CUDA, Kind, Origin, Resolution, SettingState, normalise, resolve
 
@@ -54,6 +55,7 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
         Exception: whatever ONNX Runtime raises.
     """
     guard.attempts += 1
+    guard.source = (session._model_path, session._model_bytes)
     if guard.mode is Mode.STRICT:
         session._enable_fallback = False
     caller = session._sess_options
@@ -71,6 +73,9 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
     if not fallback:
         guard.requested = tuple(dict.fromkeys(name for name, _ in asked))
     try:
+        if guard.lock is not None and not guard.ready:
+            guard.model = guard.model or model_identity(*guard.source)
+            guard.lock.open(guard.model)
         plan = _plan(guard, options, asked)
         if asked:
             pinned = plan.resolution.provider_options
@@ -226,11 +231,18 @@ def _tell_fallback(session: Any, guard: Guard, *, during_run: bool) -> None:
 
 def _check(session: Any, guard: Guard, plan: _Plan, *, fallback: bool) -> None:
     """Say in pin, and refuse in strict, what is wrong with the session that was made."""
-    problems = []
+    problems: list[NotReproducibleError] = []
+    if session.get_provider_options().get(CUDA, {}).get("use_tf32") == "0":
+        native.avoid_tensor_cores(guard.number)
     if CUDA in guard.requested and CUDA not in session.get_providers() and not fallback:
         problems.append(missing_cuda())
     if CUDA in session.get_providers() and (problem := check_interposer(native.attach())):
         problems.append(problem)
+    if guard.lock is not None and not (problems and guard.mode is Mode.STRICT):
+        try:
+            guard.lock.apply(session, guard)
+        except NotReproducibleError as refused:
+            problems.append(refused)
     if guard.mode is Mode.STRICT:
         guard.facts = gather(session, guard)
         if problem := problems[0] if problems else unmet(guard.facts):

@@ -22,6 +22,7 @@ def gather(session: Any, guard: Guard) -> Facts:
     """Return what is known of ``session`` now. The nodes are read once for each time ONNX Runtime makes it."""
     if guard.nodes is None:
         guard.nodes = nodes_of_session(session, session._model_path, session._model_bytes)
+    records = native.records(guard.number)
     return Facts(
         mode=guard.mode,
         requested_providers=guard.requested,
@@ -30,8 +31,9 @@ def gather(session: Any, guard: Guard) -> Facts:
         findings=judge(guard.nodes.nodes),
         settings=guard.settings,
         interposer=native.attach(),
-        records=native.records(guard.number),
+        records=records,
         events=guard.events,
+        lock=guard.lock.facts(records) if guard.lock is not None else None,
     )
 
 
@@ -59,14 +61,15 @@ def report(session: Any, guard: Guard) -> ReproducibilityReport:
     """Return the report of ``session`` as it is now."""
     facts = gather(session, guard)
     if guard.model is None:
-        guard.model = _identity(session._model_path, session._model_bytes)
+        guard.model = model_identity(session._model_path, session._model_bytes)
     cuda = CUDA in facts.providers
     device = session.get_provider_options().get(CUDA, {}).get("device_id", "0")
     surroundings = environment(int(device), cuda=cuda, cudnn_path=facts.interposer.cudnn_path if cuda else None)
     return build(facts, guard.model, surroundings.to_dict())
 
 
-def _identity(path: str | None, data: bytes | None) -> ModelIdentity:
+def model_identity(path: str | None, data: bytes | None) -> ModelIdentity:
+    """Return which model it is; its hash is None where the file cannot be read."""
     if data is not None:
         return ModelIdentity(None, hashlib.sha256(data).hexdigest(), len(data))
     try:

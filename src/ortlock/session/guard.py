@@ -8,22 +8,26 @@ import sys
 import threading
 import warnings
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
 from ortlock import native
-from ortlock.errors import NotReproducibleError, ReproducibilityWarning
-from ortlock.operators import NodeList
+from ortlock.errors import LockfileError, NotReproducibleError, ReproducibilityWarning
+from ortlock.operators import NodeList, nodes_with_weights
 from ortlock.policy import Mode
 from ortlock.report import Event, Facts, ModelIdentity, Status
 from ortlock.session.facts import unmet
 from ortlock.settings import CUDA, SettingState
+
+if TYPE_CHECKING:
+    from ortlock.session.lock import SessionLock
 
 _OWN_FILES = (str(Path(__file__).parents[1]), str(Path(onnxruntime.__file__ or __file__).parent))
 
@@ -38,11 +42,12 @@ _CALLERS_FAULT = (ValueError, TypeError, C.InvalidArgument)
 class Guard:
     """The side of a session that ONNX Runtime knows nothing of."""
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: Mode, lock: SessionLock | None = None) -> None:
         self.mode = mode
+        self.lock = lock
         self.number = native.open_session(mode)
         """The session's token of the native extension, closed with the last reference to this object."""
-        weakref.finalize(self, native.close_session, self.number).atexit = False
+        weakref.finalize(self, _close, self.number, lock).atexit = lock is not None and lock.writes
         self.seen = -1 if mode is Mode.STRICT else 0
         """How many of the hooks' events have been looked at; -1: strict looks after the first run in any case."""
         self.attempts = 0
@@ -53,6 +58,8 @@ class Guard:
         """The providers that the caller asked for; a fallback does not change them."""
         self.settings: tuple[SettingState, ...] = ()
         self.nodes: NodeList | None = None
+        self.source: tuple[str | None, bytes | None] = (None, None)
+        """The model's path and bytes."""
         self.model: ModelIdentity | None = None
         self.facts: Facts | None = None
         """Strict: what was known when the session was made."""
@@ -99,6 +106,12 @@ class Guard:
                 # Not marked as seen: the next run must raise as well.
                 raise problem
         self.seen = events
+        if self.lock is not None and self.lock.writes:
+            try:
+                self.lock.write(records, now=False)
+            except LockfileError as error:
+                # The run itself is good.
+                self.warn(str(error))
         for failure in records.failures:
             if failure.let_through and self.mode is Mode.PIN:
                 self.warn(f"{operation(failure)} runs nondeterministically: {_CANDIDATES.format(failure.candidates)}")
@@ -131,6 +144,11 @@ class Guard:
             return [], str(refused)
         return results, error
 
+    def no_plan(self, failure: native.PlanFailure) -> NotReproducibleError:
+        """Return the error for an operation that was refused, with the nodes that it may be."""
+        path = str(self.lock.path) if self.lock is not None else ""
+        return no_plan(failure, path, nodes_with_weights(*self.source, failure.tensors))
+
     def _refused(self, text: str) -> NotReproducibleError | None:
         """Return the error for an operation that was refused, where that is why a run failed with ``text``."""
         failures = native.records(self.number).failures
@@ -140,11 +158,22 @@ class Guard:
         # A failure is recorded once for each operation; when it comes back, the text alone tells.
         if not new and not (failures and "cudnn" in text.lower()):
             return None
-        error = no_plan((new or failures)[0])
+        error = self.no_plan((new or failures)[0])
         for other in failures:
             if other is not (new or failures)[0]:
                 error.add_note(f"Also refused in this session: {operation(other)}")
         return error
+
+
+def _close(number: int, lock: SessionLock | None) -> None:
+    """Write down what a session has chosen, and forget it."""
+    try:
+        if lock is not None and lock.writes:
+            lock.write(native.records(number), now=True)
+    except LockfileError as error:
+        warnings.warn(str(error), ReproducibilityWarning, stacklevel=2)
+    finally:
+        native.close_session(number)
 
 
 _CANDIDATES = "cuDNN offers {} candidates for it, and none of them is deterministic and can run."
@@ -155,8 +184,27 @@ def operation(failure: native.PlanFailure) -> str:
     return f"{failure.operation} ({', '.join((*failure.tensors, failure.attributes))})"
 
 
-def no_plan(failure: native.PlanFailure) -> NotReproducibleError:
-    """Return the error for an operation without a deterministic plan."""
+def no_plan(failure: native.PlanFailure, lockfile: str = "", nodes: Sequence[str] = ()) -> NotReproducibleError:
+    """Return the error for an operation that was refused.
+
+    Args:
+        failure: what the hooks recorded.
+        lockfile: path of the session's lockfile.
+        nodes: the model's nodes that it may be, for the error text.
+    """
+    subject = operation(failure) + (f" of {' or '.join(nodes)}" if nodes else "")
+    if failure.cause == native.NOT_LOCKED:
+        return NotReproducibleError(
+            subject,
+            f"{lockfile} holds no choice for it: this shape was not recorded.",
+            "Record it: `ortlock lock MODEL -o FILE` with this shape, or a run with lock_mode='record'.",
+        )
+    if failure.cause == native.CANNOT_BE_MADE:
+        return NotReproducibleError(
+            subject,
+            f"cuDNN cannot make the deterministic plan that {lockfile} names (key {failure.key}).",
+            "Record it anew with lock_mode='update', or restore the file.",
+        )
     return NotReproducibleError(
         operation(failure),
         _CANDIDATES.format(failure.candidates),

@@ -15,6 +15,7 @@ from ortlock.policy import Mode, resolve_mode
 from ortlock.session.creation import create
 from ortlock.session.facts import report
 from ortlock.session.guard import FALLBACK_OFF, Guard
+from ortlock.session.lock import SessionLock, lock_request
 
 if TYPE_CHECKING:
     from ortlock.report import ReproducibilityReport
@@ -28,14 +29,18 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
 
     Args:
         path_or_bytes: model file or serialized model, as in the original. So are the other positional arguments and
-            every keyword argument but ``mode``.
+            every keyword argument but ``mode``, ``lockfile`` and ``lock_mode``.
         sess_options: only read; what ortlock pins goes into a copy.
         providers: as in the original.
         provider_options: as in the original.
         mode: ``observe``, ``pin`` or ``strict`` (:class:`ortlock.Mode`); None takes ``ORTLOCK_MODE``, else ``pin``.
+        lockfile: path of a lockfile (docs/lockfile.md); None for none.
+        lock_mode: ``replay`` (the default) runs what the lockfile holds for this environment, ``record`` also adds
+            what is missing, ``update`` chooses everything anew and writes that down.
 
     Raises:
-        ValueError: ``mode`` names no mode.
+        ValueError: ``mode`` or ``lock_mode`` names no mode.
+        LockfileError: the lockfile is not there to replay, is damaged, or is for another model.
         NotReproducibleError: in strict, where it is known already that the bits cannot be promised.
         Exception: everything that the original raises, unchanged.
 
@@ -54,9 +59,13 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         provider_options: Sequence[dict[Any, Any]] | None = None,
         *,
         mode: str | None = None,
+        lockfile: str | os.PathLike[str] | None = None,
+        lock_mode: str | None = None,
         **kwargs: Any,
     ) -> None:
-        guard = Guard(resolve_mode(mode))
+        chosen = resolve_mode(mode)
+        request = lock_request(lockfile, lock_mode, chosen)
+        guard = Guard(chosen, SessionLock(request) if request is not None else None)
         if guard.mode is Mode.STRICT and int(kwargs.get("enable_fallback", 0)) == 1:
             raise _fallback_refused("enable_fallback=1")
         self._ortlock = guard
@@ -71,6 +80,20 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
     def report(self) -> ReproducibilityReport:
         """Return what is known of this session's reproducibility up to now."""
         return report(self, self._ortlock)
+
+    def save_lockfile(self) -> int:
+        """Write what was chosen since the last time to the lockfile now; return how many choices that were.
+
+        A session that records writes by itself while it runs and when it ends; this is for whoever needs to know.
+
+        Raises:
+            ValueError: the session has no lockfile.
+            LockfileError: it cannot be written, is damaged, or is for another model by now.
+        """
+        lock = self._ortlock.lock
+        if lock is None:
+            raise ValueError("This session has no lockfile; give lockfile=PATH and lock_mode='record'.")
+        return lock.write(native.records(self._ortlock.number), now=True)
 
     def digest(self, outputs: Sequence[Any], output_names: Sequence[str] | None = None) -> str:
         """Return ``sha256:<hex>`` over names, shapes, types and bytes of what a run returned.

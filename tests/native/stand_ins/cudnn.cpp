@@ -62,6 +62,7 @@ std::vector<int> ranking_for(std::int64_t batch) {
   if (batch == kOnlyNondeterministic) return {kNondeterministicEngine, kNondeterministicEngine + 1};
   if (batch == kDeterministicCannotBeMade) return {kNondeterministicEngine, kBrokenEngine};
   if (batch == kSecondDeterministicWorks) return {kNondeterministicEngine, kBrokenEngine, kDeterministicEngine};
+  if (batch == kHasPlainEngine) return {kNondeterministicEngine, kDeterministicEngine, kPlainEngine};
   if (batch == kFirstIsDeterministic) return {kDeterministicEngine, kNondeterministicEngine};
   return {kNondeterministicEngine, kDeterministicEngine, kOtherDeterministicEngine};
 }
@@ -181,7 +182,7 @@ EXPORT Status cudnnBackendGetAttribute(BackendDescriptor descriptor, int name, i
     case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE: {
       auto* notes = static_cast<int*>(values);
       *count = 0;
-      notes[(*count)++] = 0;  // TENSOR_CORE
+      if (from->engine != kPlainEngine) notes[(*count)++] = CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
       if (from->engine / 10 == kNondeterministicEngine / 10) notes[(*count)++] = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
       return CUDNN_STATUS_SUCCESS;
     }

@@ -1,0 +1,23 @@
+"""Lockfiles: which engine each operation of a model runs, by environment, as JSON to be committed (docs/lockfile.md).
+
+``schema`` is what such a file holds, ``files`` reads and writes it, ``identity`` says which environment it is.
+"""
+
+from ortlock.lockfile.files import check_model, digest_of, merge, read
+from ortlock.lockfile.identity import describe_difference, fingerprint, identity
+from ortlock.lockfile.schema import LockedChoice, Lockfile, LockMode, ModelRecord, Section
+
+__all__ = [
+    "LockMode",
+    "LockedChoice",
+    "Lockfile",
+    "ModelRecord",
+    "Section",
+    "check_model",
+    "describe_difference",
+    "digest_of",
+    "fingerprint",
+    "identity",
+    "merge",
+    "read",
+]

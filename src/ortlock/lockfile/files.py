@@ -1,0 +1,214 @@
+"""Reading and writing lockfiles: checked, atomic, under a lock, and never at the expense of what is there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import filelock
+import msgspec
+
+from ortlock.errors import LockfileError
+from ortlock.lockfile.schema import FORMAT, VERSION, LockedChoice, Lockfile, ModelRecord, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_T = TypeVar("_T")
+
+_WAIT_SECONDS = 60.0
+
+_RESTORE = "Restore it from version control, or remove it and record again. It was left as it is."
+
+
+def read(path: Path) -> Lockfile | None:
+    """Return what a lockfile holds; None where there is no such file.
+
+    Raises:
+        LockfileError: it cannot be read, is no lockfile, or is damaged; with the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise LockfileError(path, f"it is no text: {error.reason} at byte {error.start}.", _RESTORE) from error
+    except OSError as error:
+        raise LockfileError(path, f"it cannot be read: {error.strerror}.", "Check its path and permissions.") from error
+    try:
+        raw = json.loads(text, object_pairs_hook=_no_duplicates)
+    except json.JSONDecodeError as error:
+        raise LockfileError(path, f"line {error.lineno}: no valid JSON: {error.msg}.", _RESTORE) from error
+    except _DuplicateKeyError as error:
+        line = _line_of_second(text, error.key)
+        raise LockfileError(path, f"line {line}: {error.key!r} comes twice in one object.", _RESTORE) from error
+    except RecursionError as error:
+        raise LockfileError(path, "it is nested too deeply to be a lockfile.", _RESTORE) from error
+    return _checked(path, text, raw)
+
+
+def merge(path: Path, model: ModelRecord, name: str, section: Section, *, replace: bool) -> int:
+    """Add a section's choices to a lockfile, made if it is not there; return how many changed or came new.
+
+    Whatever other processes have written meanwhile stays.
+
+    Args:
+        path: the lockfile.
+        model: the model that the choices are for.
+        name: the fingerprint of the section's identity.
+        section: what to add.
+        replace: a choice that is there already is replaced, not kept.
+
+    Raises:
+        LockfileError: the file is damaged or for another model (it is then left as it is), or cannot be written.
+    """
+    with _locked(path):
+        known = read(path)
+        if known is None:
+            known = Lockfile(format=FORMAT, version=VERSION, model=model, environments={})
+        check_model(path, known, model)
+        before = known.environments.get(name)
+        choices: dict[str, LockedChoice] = dict(before.choices) if before is not None else {}
+        changed = 0
+        for key, choice in section.choices.items():
+            if key not in choices or (replace and choices[key] != choice):
+                choices[key] = choice
+                changed += 1
+        if changed or before is None:
+            environments = {**known.environments, name: Section(section.identity, choices)}
+            _write(path, Lockfile(FORMAT, VERSION, known.model, environments))
+        return changed
+
+
+def check_model(path: Path, lockfile: Lockfile, model: ModelRecord) -> None:
+    """Check that a lockfile is for a model.
+
+    Raises:
+        LockfileError: it is for another one.
+    """
+    if lockfile.model.sha256 != model.sha256:
+        raise LockfileError(
+            path,
+            f"it is for another model: {lockfile.model.name} with sha256 {lockfile.model.sha256[:16]}..., "
+            f"not {model.name} with {model.sha256[:16]}...",
+            "Give the lockfile of this model, or record one: ortlock lock MODEL -o FILE.",
+        )
+
+
+class _DuplicateKeyError(ValueError):
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(key)
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # A merge of two branches can leave both sides' lines, and JSON readers would silently take the last.
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _DuplicateKeyError(key)
+            seen.add(key)
+    return values
+
+
+def _checked(path: Path, text: str, raw: Any) -> Lockfile:
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+        raise LockfileError(path, f'it is no lockfile: it does not say "format": "{FORMAT}".', "Give another path.")
+    if raw.get("version") != VERSION:
+        raise LockfileError(
+            path,
+            f"line {_line(text, 'version')}: version {raw.get('version')!r}; this ortlock reads {VERSION}.",
+            "Use the ortlock that wrote it, or record again.",
+        )
+    # From the inside out, so that an error can be told with its place.
+    environments = raw.get("environments")
+    for name, section in environments.items() if isinstance(environments, dict) else ():
+        choices = section.get("choices") if isinstance(section, dict) else None
+        for key, choice in choices.items() if isinstance(choices, dict) else ():
+            _convert(path, _line(text, name, key), choice, LockedChoice)
+        _convert(path, _line(text, name), section, Section)
+    return _convert(path, _line(text, "environments"), raw, Lockfile)
+
+
+def _convert(path: Path, line: int, raw: Any, kind: type[_T]) -> _T:
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise LockfileError(path, f"line {line}: {error}.", _RESTORE) from error
+
+
+def _line(text: str, *keys: str) -> int:
+    """Return the line on which the last of nested keys stands; the first line where it cannot be found."""
+    position = 0
+    for key in keys:
+        found = text.find(json.dumps(key), position)
+        position = found if found >= 0 else position
+    return text.count("\n", 0, position) + 1
+
+
+def _line_of_second(text: str, key: str) -> int:
+    quoted = json.dumps(key)
+    return text.count("\n", 0, max(text.find(quoted, text.find(quoted) + 1), 0)) + 1
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    lock = filelock.FileLock(f"{path}.lock", timeout=_WAIT_SECONDS)
+    try:
+        lock.acquire()
+    except filelock.Timeout as error:
+        reason = f"another process has held {path}.lock for {_WAIT_SECONDS:.0f} s."
+        raise LockfileError(path, reason, "See what that process does, or remove the .lock file.") from error
+    except OSError as error:
+        remedy = "Check that its folder is there and can be written to."
+        raise LockfileError(path, f"it cannot be written: {error.strerror}.", remedy) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def to_json(lockfile: Lockfile) -> str:
+    """Return a lockfile as text: sorted, so that two versions compare line by line."""
+    return json.dumps(msgspec.to_builtins(lockfile), indent=1, sort_keys=True) + "\n"
+
+
+def _write(path: Path, lockfile: Lockfile) -> None:
+    text = to_json(lockfile)
+    target = path.resolve()  # a link stays a link
+    try:
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(mode)
+            Path(name).replace(target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        remedy = "Check that its folder is there, can be written to and has room. The previous file is as it was."
+        raise LockfileError(path, f"it cannot be written: {error.strerror}.", remedy) from error
+
+
+def _umask() -> int:
+    value = os.umask(0o077)
+    os.umask(value)
+    return value
+
+
+def digest_of(choices: Mapping[str, LockedChoice]) -> str:
+    """Return a text that stands for choices: the same choices have the same one, whatever their order."""
+    text = json.dumps({key: msgspec.to_builtins(choice) for key, choice in choices.items()}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

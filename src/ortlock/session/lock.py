@@ -1,0 +1,220 @@
+"""The lockfile of one session: what is replayed from it and what is written to it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime
+from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
+
+from ortlock import native
+from ortlock.environment import environment
+from ortlock.errors import LockfileError, NotReproducibleError
+from ortlock.lockfile import (
+    LockedChoice,
+    Lockfile,
+    LockMode,
+    ModelRecord,
+    Section,
+    check_model,
+    describe_difference,
+    digest_of,
+    fingerprint,
+    identity,
+    merge,
+    read,
+)
+from ortlock.policy import Mode
+from ortlock.report import LockFacts, Status
+from ortlock.session.options import TINY_MODEL
+from ortlock.settings import CUDA
+
+if TYPE_CHECKING:
+    from ortlock.report import ModelIdentity
+    from ortlock.session.guard import Guard
+
+_PAUSE_SECONDS = 2.0
+"""Between two writes while a session runs, so that recording many shapes does not write a growing file each time."""
+
+_AWAKE = threading.Lock()
+
+
+@dataclass(frozen=True)
+class LockRequest:
+    """What the caller asked for."""
+
+    path: Path
+    mode: LockMode
+
+
+def lock_request(lockfile: Any, lock_mode: str | None, mode: Mode) -> LockRequest | None:
+    """Return what the arguments ``lockfile`` and ``lock_mode`` ask for.
+
+    Raises:
+        ValueError: they do not go together, or ``lock_mode`` names no mode.
+    """
+    if lockfile is None:
+        if lock_mode is not None:
+            raise ValueError(f"lock_mode={lock_mode!r} without a lockfile; give lockfile=PATH too.")
+        return None
+    try:
+        chosen = LockMode(lock_mode or LockMode.REPLAY)
+    except ValueError:
+        names = ", ".join(repr(str(known)) for known in LockMode)
+        raise ValueError(f"lock_mode={lock_mode!r} is no lock mode; choose one of {names}.") from None
+    if mode is Mode.OBSERVE and chosen is not LockMode.REPLAY:
+        raise ValueError(f"lock_mode={str(chosen)!r} needs mode 'pin' or 'strict': observe makes no choices to record.")
+    return LockRequest(Path(os.fspath(lockfile)), chosen)
+
+
+class SessionLock:
+    """A session's side of its lockfile."""
+
+    def __init__(self, request: LockRequest) -> None:
+        self.path = request.path
+        self.mode = request.mode
+        self.fingerprint: str | None = None
+        self.applied = False
+        """The environment's choices are in force."""
+        self._model: ModelRecord | None = None
+        self._identity: dict[str, str | None] = {}
+        self._file: Lockfile | None = None
+        self._held: dict[str, LockedChoice] = {}
+        self._written: set[str] = set()
+        self._section_written = False
+        self._last_write = 0.0
+        self._writing = threading.Lock()
+
+    @property
+    def writes(self) -> bool:
+        """Whether new choices are written down."""
+        return self.mode is not LockMode.REPLAY
+
+    def open(self, model: ModelIdentity) -> None:
+        """Read the file and check that it is for ``model``.
+
+        Raises:
+            LockfileError: it is not there (to replay), damaged, or for another model.
+        """
+        if model.sha256 is None:
+            return  # ONNX Runtime is about to say why the model cannot be read.
+        name = Path(model.path).name if model.path else "model given as bytes"
+        self._model = ModelRecord(name, model.sha256, model.size or 0)
+        self._file = read(self.path)
+        if self._file is not None:
+            check_model(self.path, self._file, self._model)
+        elif not self.writes:
+            remedy = "Record it with `ortlock lock MODEL -o FILE` or lock_mode='record'."
+            raise LockfileError(self.path, "there is no such file to replay.", remedy)
+
+    def apply(self, session: Any, guard: Guard) -> None:
+        """Put the choices that were recorded in this environment in force.
+
+        Raises:
+            NotReproducibleError: in strict, where there are none to replay.
+        """
+        cuda = CUDA in session.get_providers()
+        device = session.get_provider_options().get(CUDA, {}).get("device_id", "0")
+        if cuda:
+            _load_cuda_libraries(device)
+        cudnn = native.state().cudnn_path if cuda else None
+        self._identity = identity(environment(int(device), cuda=cuda, cudnn_path=cudnn), guard.settings)
+        self.fingerprint = fingerprint(self._identity)
+        self.applied = False
+        if guard.mode is Mode.OBSERVE:
+            return
+        recorded = self._file.environments if self._file is not None else {}
+        section = recorded.get(self.fingerprint)
+        self._held = dict(section.choices) if section is not None and self.mode is not LockMode.UPDATE else {}
+        if self.writes:
+            native.set_recording(guard.number)
+        elif section is None:
+            difference = describe_difference(self._identity, (other.identity for other in recorded.values()))
+            problem = NotReproducibleError(
+                f"lockfile {self.path}",
+                f"It was not recorded in this environment: {difference}.",
+                "Record it here as well (`ortlock lock MODEL -o FILE` or lock_mode='record'); the file keeps both.",
+            )
+            if guard.mode is Mode.STRICT:
+                raise problem
+            guard.record("lockfile-environment", f"{problem} Choices are made anew.", Status.HOLDS)
+            return
+        choices = [choice.native(key) for key, choice in self._held.items()]
+        # An exclusive lock refuses what another lets be chosen, so the two share nothing.
+        name = f"{self.mode} {digest_of(self._held)}"
+        native.set_lock(guard.number, name, choices, exclusive=not self.writes)
+        self.applied = True
+
+    def write(self, records: native.SessionRecords, *, now: bool) -> int:
+        """Write choices that are new down; return how many.
+
+        Args:
+            records: what the session has run.
+            now: also if the last time was only a moment ago, and although nothing may be new.
+
+        Raises:
+            LockfileError: the file cannot be written, is damaged or is for another model by now.
+        """
+        if not self.writes or self._model is None or self.fingerprint is None:
+            return 0
+        with self._writing:
+            new = {
+                plan.key: LockedChoice.of(plan)
+                for plan in records.plans
+                if plan.key and plan.status == "used" and plan.source == "ranking" and plan.key not in self._written
+            }
+            if not now and (not new or time.monotonic() - self._last_write < _PAUSE_SECONDS):
+                return 0
+            if not new and self._section_written:
+                return 0
+            section = Section(self._identity, new)
+            replace = self.mode is LockMode.UPDATE
+            merge(self.path, self._model, self.fingerprint, section, replace=replace)
+            self._written.update(new)
+            self._section_written = True
+            self._last_write = time.monotonic()
+            return len(new)
+
+    def facts(self, records: native.SessionRecords) -> LockFacts:
+        """Return what a report says of it."""
+        used = [plan for plan in records.plans if plan.status != "refused"]
+        replayed = {plan.key for plan in used if plan.source == "lockfile"}
+        return LockFacts(
+            path=str(self.path),
+            mode=str(self.mode),
+            fingerprint=self.fingerprint,
+            applied=self.applied,
+            held=len(self._held),
+            replayed=len(replayed),
+            others=sum(1 for plan in used if plan.source != "lockfile"),
+            written=len(self._written),
+        )
+
+
+_loaded_for: set[str] = set()
+
+
+def _load_cuda_libraries(device: str) -> None:
+    """Have ONNX Runtime load cuDNN and cuBLAS, which it does with the first run on a device: versions are asked of
+    what is loaded."""
+    with _AWAKE:
+        if device in _loaded_for:
+            return
+        previous = native.enter(0)
+        try:
+            options = C.SessionOptions()
+            options.log_severity_level = 4
+            provider = [(CUDA, {"device_id": device})]
+            import numpy as np
+
+            onnxruntime.InferenceSession(TINY_MODEL, options, providers=provider).run(
+                None, {"x": np.zeros(1, np.float32)}
+            )
+            _loaded_for.add(device)
+        finally:
+            native.leave(previous)
