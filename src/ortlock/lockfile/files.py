@@ -163,6 +163,7 @@ def _line_of_second(text: str, key: str) -> int:
 def _locked(path: Path) -> Iterator[None]:
     lock = filelock.FileLock(f"{path}.lock", timeout=_WAIT_SECONDS)
     try:
+        path.parent.stat()  # FileLock would make a missing folder
         lock.acquire()
     except filelock.Timeout as error:
         reason = f"another process has held {path}.lock for {_WAIT_SECONDS:.0f} s."

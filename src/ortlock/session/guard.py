@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import re
 import sys
 import threading
 import warnings
@@ -34,6 +35,8 @@ _OWN_FILES = (str(Path(__file__).parents[1]), str(Path(onnxruntime.__file__ or _
 PROVIDER_FOLDER = Path(C.__file__).parent
 
 FALLBACK_OFF = "ONNX Runtime's fallback to the CPU is off in strict mode: it would answer with other bits from then on."
+
+_FAILED_NODE = re.compile(r"while running \S+ node\. Name:'[^']*'")
 
 # Errors about what the caller passed. They never come from a plan that was refused.
 _CALLERS_FAULT = (ValueError, TypeError, C.InvalidArgument)
@@ -66,6 +69,7 @@ class Guard:
         self._events: dict[str, Event] = {}
         self._told: set[str] = set()
         self._failures: set[native.PlanFailure] = set()
+        self._refused_nodes: dict[str, native.PlanFailure] = {}
         self._lock = threading.Lock()
 
     @property
@@ -155,12 +159,19 @@ class Guard:
         with self._lock:
             new = [failure for failure in failures if failure not in self._failures]
             self._failures.update(new)
-        # A failure is recorded once for each operation; when it comes back, the text alone tells.
-        if not new and not (failures and "cudnn" in text.lower()):
+        place = _FAILED_NODE.search(text)
+        node = place[0] if place else ""
+        # A failure is recorded once for each operation. When it comes back, the text tells, or the node: ONNX Runtime
+        # does not plan the same shape again, and fails at that node in whatever way it comes upon.
+        again = self._refused_nodes.get(node) or (failures[0] if failures and "cudnn" in text.lower() else None)
+        cause = new[0] if new else again
+        if cause is None:
             return None
-        error = self.no_plan((new or failures)[0])
+        if node:
+            self._refused_nodes[node] = cause
+        error = self.no_plan(cause)
         for other in failures:
-            if other is not (new or failures)[0]:
+            if other is not cause:
                 error.add_note(f"Also refused in this session: {operation(other)}")
         return error
 
