@@ -197,7 +197,8 @@ bool take_locked(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescr
   if (choice.legacy) return false;
   entry->notes.engine = choice.engine;
   entry->knobs = choice.knobs;
-  OwnedDescriptor config = make_config(*entry, graph);
+  OwnedDescriptor config =
+      make_config(*entry, graph, query.value<BackendDescriptor>(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP));
   if (!config) return false;
   const EngineNotes notes = read_notes(config.get());
   // A lockfile is no way around the contract.
@@ -310,11 +311,12 @@ void choose(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor
   entry->chosen.store(true, std::memory_order_release);
 }
 
-OwnedDescriptor make_config(const BookEntry& entry, OwnDescriptor& graph) {
+OwnedDescriptor make_config(const BookEntry& entry, OwnDescriptor& graph, BackendDescriptor properties) {
   OwnedDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   const BackendDescriptor real_graph = graph.real();
   if (!engine || !real_graph || !set_descriptor(engine.get(), CUDNN_ATTR_ENGINE_OPERATION_GRAPH, real_graph) ||
       !set(engine.get(), CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &entry.notes.engine) ||
+      (properties && !set_descriptor(engine.get(), CUDNN_ATTR_ENGINE_DEVICEPROP, properties)) ||
       !finalize(engine.get())) {
     return {};
   }
@@ -343,17 +345,19 @@ OwnedDescriptor make_config(const BookEntry& entry, OwnDescriptor& graph) {
 }
 
 FinalizedPlanPtr plan_for(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& like) {
-  const auto handle = like.value<Handle>(CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
+  auto handle = like.value<Handle>(CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
+  // Newer frontends leave the plan's handle to the graph.
+  if (!handle) handle = graph.value<Handle>(CUDNN_ATTR_OPERATIONGRAPH_HANDLE);
   if (FinalizedPlanPtr kept = plan_book().find_plan(*entry, handle)) {
     plan_book().hits.fetch_add(1, std::memory_order_relaxed);
     return kept;
   }
   auto made = std::make_shared<FinalizedPlan>();
   made->graph = OwnRef(&graph);
-  made->config = make_config(*entry, graph);
+  const auto properties = like.value<BackendDescriptor>(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
+  made->config = make_config(*entry, graph, properties);
   if (!made->config) return nullptr;
-  made->plan =
-      make_plan(made->config.get(), handle, like.value<BackendDescriptor>(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP));
+  made->plan = make_plan(made->config.get(), handle, properties);
   if (!made->plan) return nullptr;
   made->handle = handle;
   made->workspace_bytes = read_workspace(made->plan.get());

@@ -137,8 +137,8 @@ void choose(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor
 // provider's plan descriptor, which says the device.
 FinalizedPlanPtr plan_for(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& like);
 
-// cuDNN's own engine configuration of the chosen engine.
-OwnedDescriptor make_config(const BookEntry& entry, OwnDescriptor& graph);
+// cuDNN's own engine configuration of the chosen engine, for the device of the graph's handle or of `properties`.
+OwnedDescriptor make_config(const BookEntry& entry, OwnDescriptor& graph, BackendDescriptor properties = nullptr);
 
 // The book of this process. Never destroyed.
 PlanBook& plan_book();

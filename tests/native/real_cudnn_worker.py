@@ -1,7 +1,9 @@
 """Plans with the real cuDNN for a device described in words, through the hooks; prints what came of it as JSON.
 
 Usage: real_cudnn_worker.py STAND_INS WHEELS CASES, with CASES a JSON list of
-``[policy or null, forward, heuristic mode, small shape, weights, large shape, stride, padding]``.
+``[policy or null, forward, heuristic mode, small shape, weights, large shape, stride, padding]``, and if wanted a ninth
+element: what the session's lockfile holds, as ``[exclusive, [[key, engine, knobs], ...]]``. A case may also be the word
+``avoid tensor cores``, which holds for the sessions after it.
 """
 
 from __future__ import annotations
@@ -24,8 +26,19 @@ def main(stand_ins: str, wheels: str, cases: str) -> None:
         raise SystemExit("cuDNN could not be loaded")
     dims = ctypes.c_int64 * 4
     results = []
-    for policy, forward, mode, small, weights, large, stride, padding in json.loads(cases):
+    avoids = False
+    for case in json.loads(cases):
+        if case == "avoid tensor cores":
+            avoids = True
+            continue
+        policy, forward, mode, small, weights, large, stride, padding, *locks = case
         token = _native.open_session(policy) if policy is not None else 0
+        for exclusive, choices in locks:
+            rows = [(key, False, engine, knobs, 0, 0) for key, engine, knobs in choices]
+            _native.set_lock(token, json.dumps(choices), exclusive, rows)
+        if avoids and token:
+            _native.avoid_tensor_cores(token)
+        queries = _native.book()["queries"]
         previous = _native.enter(token)
         engine = planner.planner_plan(
             DEVICE.read_bytes(),
@@ -39,7 +52,12 @@ def main(stand_ins: str, wheels: str, cases: str) -> None:
         )
         events = _native.leave(previous)
         results.append(
-            {"engine": engine, "events": events, "records": _native.records(token) if policy is not None else None}
+            {
+                "engine": engine,
+                "events": events,
+                "queries": _native.book()["queries"] - queries,
+                "records": _native.records(token) if policy is not None else None,
+            }
         )
     state = _native.state()
     print(json.dumps({"attached": attached, "state": state, "results": results}))

@@ -142,6 +142,21 @@ CASE(every_handle_has_its_own_plan) {
   EQUAL(cudnn::plan_book().statistics().plans, 1U);
 }
 
+CASE(a_plan_without_a_handle_is_for_that_of_its_graph) {
+  const Attached a;
+  a.provider.symbol<void (*)()>("provider_plans_without_handle")();
+  void* second = a.provider.create();
+  const Scope scope(Policy::pin);
+  for (int i = 0; i < 3; ++i) {
+    a.provider.convolution(a.handle, kUsual, false);
+    a.provider.convolution(second, kUsual, false);
+  }
+  EQUAL(cudnn::plan_book().statistics().finalized, 2U);
+  EQUAL(cudnn::plan_book().statistics().plans, 2U);
+  a.provider.destroy(second);
+  EQUAL(cudnn::plan_book().statistics().plans, 1U);
+}
+
 CASE(plans_are_bounded) {
   const Attached a;
   const Scope scope(Policy::pin);

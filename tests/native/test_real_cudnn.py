@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("real_cudnn"))
 
 
-def plan(stand_ins: Path, cases: list[list[Any]]) -> dict[str, Any]:
+def plan(stand_ins: Path, cases: Sequence[Any]) -> dict[str, Any]:
     """Run the cases in one new process."""
     wheels = cudnn_wheels()
     libraries = [str(stand_ins / "driver"), *(str(path) for path in sorted(wheels.glob("*/lib")))]
@@ -106,3 +107,54 @@ def test_the_same_choices_in_another_process_and_order(stand_ins: Path) -> None:
     forwards = [(result["engine"], result["records"]) for result in plan(stand_ins, cases)["results"]]
     backwards = [(result["engine"], result["records"]) for result in plan(stand_ins, cases[::-1])["results"]]
     assert forwards == backwards[::-1]
+
+
+def used(result: dict[str, Any]) -> dict[str, Any]:
+    """The one choice that a case made."""
+    (plan,) = (entry for entry in result["records"]["plans"] if entry["status"] == "used")
+    return dict(plan)
+
+
+def test_a_lockfile_built_by_hand_is_replayed(stand_ins: Path) -> None:
+    case = [STRICT, False, MODE_B, *TRANSPOSED["128x28x28"], 2, 1]
+    chosen = used(plan(stand_ins, [case])["results"][0])
+    assert (chosen["engine"], chosen["source"], len(chosen["key"])) == (65, "ranking", 32)
+    # Another engine that this cuDNN has for the operation; the key comes from another process.
+    other, first = [chosen["key"], 2, []], [chosen["key"], FIRST_CHOICE, [[2, 2], [3, 0]]]
+    same = [chosen["key"], chosen["engine"], chosen["knobs"]]
+    results = plan(
+        stand_ins,
+        [
+            [*case, [True, [same]]],
+            [*case, [True, [other]]],
+            [*case, [True, [first]]],
+            [*case, [True, [["0" * 32, 65, []]]]],
+            [PIN, *case[1:], [True, [first]]],
+        ],
+    )["results"]
+    assert [result["engine"] for result in results[:2]] == [65, 2]
+    assert [used(result)["source"] for result in results[:2]] == ["lockfile", "lockfile"]
+    assert used(results[0])["knobs"] == chosen["knobs"]
+    assert used(results[0])["workspace_bytes"] == chosen["workspace_bytes"]
+    assert [result["queries"] for result in results] == [0, 0, 1, 0, 0]  # the pin session shares what strict refused
+    # A nondeterministic engine does not run because a file says so, nor one in place of what a file lacks.
+    assert [result["engine"] for result in results[2:]] == [-6, -6, 65]
+    causes = [[failure["cause"] for failure in result["records"]["failures"]] for result in results[2:]]
+    assert causes == [["locked choice cannot be made"], ["not in the lockfile"], []]
+
+
+def test_keys_are_the_same_in_every_process_and_tell_operations_apart(stand_ins: Path) -> None:
+    cases = [[PIN, False, MODE_B, *shapes, 2, 1] for shapes in TRANSPOSED.values()]
+    cases.append([PIN, True, MODE_B, [1, 64, 56, 56], [64, 64, 3, 3], [1, 64, 56, 56], 1, 1])
+    forwards = [used(result)["key"] for result in plan(stand_ins, cases)["results"]]
+    backwards = [used(result)["key"] for result in plan(stand_ins, cases[::-1])["results"]]
+    assert forwards == backwards[::-1]
+    assert len(set(forwards)) == len(cases)
+
+
+def test_engines_with_tensor_cores_are_passed_over_where_the_provider_does(stand_ins: Path) -> None:
+    case = [STRICT, True, MODE_B, [1, 64, 56, 56], [64, 64, 3, 3], [1, 64, 56, 56], 1, 1]
+    usual, without = (used(result) for result in plan(stand_ins, [case, "avoid tensor cores", case])["results"])
+    assert "TENSOR_CORE" in usual["numerical_notes"]
+    assert "TENSOR_CORE" not in without["numerical_notes"]
+    assert without["key"] != usual["key"]

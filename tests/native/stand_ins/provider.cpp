@@ -47,6 +47,9 @@ namespace {
 #define HELPER(name) (&name)
 #endif
 
+// A frontend may leave the handle of a plan to its graph.
+bool names_handle = true;
+
 // Writable data of this library; the call slots stand on the pages before it.
 long touched = 0;
 
@@ -131,6 +134,8 @@ EXPORT void* provider_create() {
 
 EXPORT void provider_destroy(void* handle) { GRAPH(cudnnDestroy)(handle); }
 
+EXPORT void provider_plans_without_handle() { names_handle = false; }
+
 EXPORT int provider_convolution(void* handle, int batch, bool forward) {
   const Made small = tensor({batch, 128, 28, 28}), weights = tensor({128, 64, 4, 4}), large = tensor({batch, 64, 56, 56});
   const Made parameters = convolution();
@@ -159,7 +164,7 @@ EXPORT int provider_convolution(void* handle, int batch, bool forward) {
   GRAPH(cudnnBackendGetAttribute)(query.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, pointers.data());
   for (const Made& config : configs) {
     const Made plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    if (names_handle) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     if (plan.finalize() != CUDNN_STATUS_SUCCESS) continue;
     const Made pack(16);
