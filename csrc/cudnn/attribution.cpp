@@ -240,8 +240,9 @@ void tag_handle(Handle handle) {
   all.handles[handle] = {session ? session->token() : 0, device};
 }
 
-bool enforced_here() noexcept {
-  const ThreadState* state = thread_state();
+bool count_enforced_call(Function function) noexcept {
+  count_call(function);
+  const ThreadState* state = t_state;
   if (state && state->session) return state->session->enforces();
   if (registry().async_count.load(std::memory_order_relaxed) == 0) return false;
   const SessionPtr session = strictest_async();

@@ -33,25 +33,30 @@ void append(std::string& key, T value) {
 // Adds a descriptor's type and attributes, by name, following references. False if one is not our own.
 bool append_descriptor(std::string& key, const OwnDescriptor& descriptor) {
   append(key, descriptor.type);
-  std::vector<const OwnAttribute*> sorted;
+  constexpr std::size_t kMost = 64;  // attributes; a descriptor has some twenty at most
+  std::array<const OwnAttribute*, kMost> sorted;
+  std::size_t count = 0;
   for (const auto& attribute : descriptor.attributes()) {
-    if (attribute.type != CUDNN_TYPE_HANDLE && attribute.name != CUDNN_ATTR_OPERATIONGRAPH_OPS) {
-      sorted.push_back(&attribute);
-    }
+    if (attribute.type == CUDNN_TYPE_HANDLE || attribute.name == CUDNN_ATTR_OPERATIONGRAPH_OPS) continue;
+    if (count == kMost) return false;
+    // They come sorted or nearly so.
+    std::size_t place = count++;
+    for (; place > 0 && sorted[place - 1]->name > attribute.name; --place) sorted[place] = sorted[place - 1];
+    sorted[place] = &attribute;
   }
-  std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
-  append(key, sorted.size());
-  for (const auto* attribute : sorted) {
-    append(key, attribute->name);
-    append(key, attribute->count);
-    if (attribute->type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
-      for (const BackendDescriptor pointer : descriptor.referenced(attribute->name)) {
-        const OwnDescriptor* other = as_own(pointer);
+  append(key, count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const OwnAttribute& attribute = *sorted[i];
+    append(key, attribute.name);
+    append(key, attribute.count);
+    if (attribute.type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
+      for (std::size_t j = 0; j < static_cast<std::size_t>(attribute.count); ++j) {
+        const OwnDescriptor* other = as_own(descriptor.reference(attribute, j));
         if (!other || !append_descriptor(key, *other)) return false;
       }
     } else {
-      append(key, attribute->type);
-      append(key, descriptor.bytes(*attribute), attribute->size);
+      append(key, attribute.type);
+      append(key, descriptor.bytes(attribute), attribute.size);
     }
   }
   return true;
@@ -259,18 +264,24 @@ void choose_by_rule(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDe
 }  // namespace
 
 std::string key_of(const OwnDescriptor& graph) {
-  std::vector<std::string> operations;
-  for (const BackendDescriptor pointer : graph.referenced(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
-    const OwnDescriptor* operation = as_own(pointer);
+  constexpr std::size_t kUsual = 1024;  // bytes of a convolution's key
+  std::string key;
+  key.reserve(kUsual);
+  if (!append_descriptor(key, graph)) return {};
+  const OwnAttribute* operations = graph.find(CUDNN_ATTR_OPERATIONGRAPH_OPS);
+  const std::size_t count = graph.reference_count(CUDNN_ATTR_OPERATIONGRAPH_OPS);
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < count; ++i) {
+    const OwnDescriptor* operation = as_own(graph.reference(*operations, i));
+    if (!operation) return {};
+    if (count == 1) return append_descriptor(key, *operation) ? key : std::string();
     std::string part;
-    if (!operation || !append_descriptor(part, *operation)) return {};
-    operations.push_back(std::move(part));
+    if (!append_descriptor(part, *operation)) return {};
+    parts.push_back(std::move(part));
   }
   // Tensors are named by their unique ids, so the order of the operations says nothing more.
-  std::sort(operations.begin(), operations.end());
-  std::string key;
-  if (!append_descriptor(key, graph)) return {};
-  for (const auto& part : operations) {
+  std::sort(parts.begin(), parts.end());
+  for (const auto& part : parts) {
     append(key, part.size());
     key += part;
   }

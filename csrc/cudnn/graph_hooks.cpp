@@ -95,10 +95,10 @@ Status finalize_plan(BackendDescriptor plan, const Watched& watched, const Sessi
 }  // namespace
 
 Status cudnnBackendCreateDescriptor_hook(int type, BackendDescriptor* descriptor) {
-  count_call(Function::cudnnBackendCreateDescriptor);
+  const bool enforced = count_enforced_call(Function::cudnnBackendCreateDescriptor);
   const auto original = [&] { return real<Function::cudnnBackendCreateDescriptor>()(type, descriptor); };
   const auto judged = [&]() -> Status {
-    OwnDescriptor* own = descriptor && own_wanted(type) ? make_own(type) : nullptr;
+    OwnDescriptor* own = descriptor && enforced && own_wanted(type) ? make_own(type) : nullptr;
     if (!own) return original();
     *descriptor = own;
     return CUDNN_STATUS_SUCCESS;
@@ -151,7 +151,7 @@ Status cudnnBackendSetAttribute_hook(BackendDescriptor descriptor, int name, int
   if (OwnDescriptor* own = as_own(descriptor)) {
     return guarded(Function::cudnnBackendSetAttribute, [&] { return own_set(*own, name, type, count, values); }, refuse);
   }
-  if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR && values && count > 0 && own_in_use() != 0) {
+  if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR && values && count > 0 && own_used()) {
     // One of cuDNN's descriptors refers to some of ours.
     const auto judged = [&]() -> Status {
       const auto* given = static_cast<const BackendDescriptor*>(values);
@@ -192,7 +192,7 @@ Status cudnnBackendGetAttribute_hook(BackendDescriptor descriptor, int name, int
   const auto original = [&] {
     return real<Function::cudnnBackendGetAttribute>()(descriptor, name, type, requested, count, values);
   };
-  const bool fills = type == CUDNN_TYPE_BACKEND_DESCRIPTOR && values && own_in_use() != 0;
+  const bool fills = type == CUDNN_TYPE_BACKEND_DESCRIPTOR && values && own_used();
   const Status status =
       fills ? guarded(Function::cudnnBackendGetAttribute,
                       [&] { return ask_real(descriptor, name, type, requested, count, values); }, original)

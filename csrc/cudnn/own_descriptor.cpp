@@ -3,11 +3,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <mutex>
 #include <new>
-#include <thread>
 
 #include "cudnn/book.h"
 #include "cudnn/descriptors.h"
@@ -18,6 +16,22 @@ extern "C" void __lsan_register_root_region(const void* begin, std::size_t size)
 
 namespace ortlock::cudnn {
 
+namespace {
+
+// What one thread keeps at hand, so that making and dropping a descriptor takes no lock. Frontends make and drop some
+// 140 for every plan.
+struct ThreadPool {
+  std::vector<OwnDescriptor*> free;
+  // Made less returned on this thread; written by it alone. The sum over threads is what is in use.
+  std::atomic<std::int64_t> in_use{0};
+};
+
+// Trivially destructible, so that they can be read while a thread exits.
+thread_local ThreadPool* t_pool = nullptr;
+thread_local bool t_gone = false;
+
+}  // namespace
+
 // A fixed range of addresses, so that one comparison tells our own pointers from cuDNN's.
 class OwnPool {
  public:
@@ -27,33 +41,28 @@ class OwnPool {
   }
 
   OwnDescriptor* take() {
-    Shard& mine = shard();
-    OwnDescriptor* descriptor = nullptr;
-    {
-      const std::lock_guard lock(mine.mutex);
-      if (!mine.free.empty()) {
-        descriptor = mine.free.back();
-        mine.free.pop_back();
-      }
-    }
-    if (!descriptor) {
-      const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
-      if (index >= capacity_) {
-        next_.store(capacity_, std::memory_order_relaxed);
-        return nullptr;
-      }
-      descriptor = new (begin_ + index * sizeof(OwnDescriptor)) OwnDescriptor;
-    }
-    in_use_.fetch_add(1);
+    ThreadPool* mine = thread_pool();
+    if (!mine) return nullptr;
+    if (mine->free.empty() && !refill(mine->free)) return nullptr;
+    OwnDescriptor* descriptor = mine->free.back();
+    mine->free.pop_back();
+    // Ordered before the look at the interposer in make_own().
+    mine->in_use.fetch_add(1);
     return descriptor;
   }
 
   void give_back(OwnDescriptor* descriptor) {
     descriptor->clear();
-    in_use_.fetch_sub(1, std::memory_order_relaxed);
-    Shard& mine = shard();
-    const std::lock_guard lock(mine.mutex);
-    mine.free.push_back(descriptor);
+    ThreadPool* mine = thread_pool();
+    if (!mine) {
+      const std::lock_guard lock(mutex_);
+      shared_.push_back(descriptor);
+      --gone_;
+      return;
+    }
+    mine->in_use.store(mine->in_use.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+    mine->free.push_back(descriptor);
+    if (mine->free.size() >= kKept) spill(mine->free, kKept / 2);
   }
 
   bool holds(const void* pointer) const {
@@ -61,12 +70,35 @@ class OwnPool {
     return begin_ <= address && address < end_;
   }
 
-  std::size_t in_use() const { return in_use_.load(); }
+  bool used() const noexcept { return used_.load(std::memory_order_relaxed); }
+
+  std::int64_t in_use() {
+    const std::lock_guard lock(mutex_);
+    std::int64_t sum = gone_;
+    for (const ThreadPool* pool : threads_) sum += pool->in_use.load();
+    return sum;
+  }
 
  private:
-  struct alignas(64) Shard {
-    std::mutex mutex;
-    std::vector<OwnDescriptor*> free;
+  struct Guard {
+    ThreadPool pool;
+
+    Guard() {
+      auto& all = instance();
+      const std::lock_guard lock(all.mutex_);
+      all.threads_.push_back(&pool);
+    }
+    ~Guard() {
+      t_pool = nullptr;
+      t_gone = true;
+      auto& all = instance();
+      const std::lock_guard lock(all.mutex_);
+      all.threads_.erase(std::find(all.threads_.begin(), all.threads_.end(), &pool));
+      all.gone_ += pool.in_use.load();
+      all.shared_.insert(all.shared_.end(), pool.free.begin(), pool.free.end());
+    }
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
   };
 
   OwnPool() {
@@ -80,18 +112,49 @@ class OwnPool {
     capacity_ = kBytes / sizeof(OwnDescriptor);
   }
 
-  Shard& shard() {
-    thread_local const std::size_t number = std::hash<std::thread::id>{}(std::this_thread::get_id());
-    return shards_[number % shards_.size()];
+  static ThreadPool* thread_pool() {
+    if (t_pool) return t_pool;
+    if (t_gone) return nullptr;
+    thread_local Guard guard;
+    t_pool = &guard.pool;
+    return t_pool;
+  }
+
+  // Gets some descriptors, used ones first. False if there are no more.
+  bool refill(std::vector<OwnDescriptor*>& free) {
+    const std::lock_guard lock(mutex_);
+    used_.store(true, std::memory_order_relaxed);
+    const std::size_t used = std::min(shared_.size(), kBatch);
+    free.insert(free.end(), shared_.end() - static_cast<std::ptrdiff_t>(used), shared_.end());
+    shared_.resize(shared_.size() - used);
+    while (free.size() < kBatch && next_ < capacity_) {
+      free.push_back(new (begin_ + next_ * sizeof(OwnDescriptor)) OwnDescriptor);
+      ++next_;
+    }
+    return !free.empty();
+  }
+
+  void spill(std::vector<OwnDescriptor*>& free, std::size_t count) {
+    const std::lock_guard lock(mutex_);
+    // The oldest: the newest are still in the processor's cache.
+    const auto end = free.begin() + static_cast<std::ptrdiff_t>(count);
+    shared_.insert(shared_.end(), free.begin(), end);
+    free.erase(free.begin(), end);
   }
 
   static constexpr std::size_t kBytes = std::size_t{1} << 28;
+  static constexpr std::size_t kBatch = 64;
+  static constexpr std::size_t kKept = 1024;
   std::byte* begin_ = nullptr;
   std::byte* end_ = nullptr;
   std::size_t capacity_ = 0;
-  std::atomic<std::size_t> next_{0};
-  std::atomic<std::size_t> in_use_{0};
-  std::array<Shard, 16> shards_;
+
+  std::atomic<bool> used_{false};
+  std::mutex mutex_;
+  std::size_t next_ = 0;
+  std::vector<OwnDescriptor*> shared_;
+  std::vector<ThreadPool*> threads_;
+  std::int64_t gone_ = 0;  // in use, made or returned by threads that are gone
 };
 
 namespace {
@@ -114,7 +177,7 @@ OwnDescriptor* make_own(int type) {
   OwnDescriptor* descriptor = OwnPool::instance().take();
   if (!descriptor) return nullptr;
   descriptor->type = type;
-  retain(descriptor->references_);
+  descriptor->references_.store(1, std::memory_order_relaxed);
   // Counted as in use before this look, so that whoever detaches sees it or is seen.
   if (!interposer().complete()) {
     release_own(descriptor);
@@ -124,7 +187,11 @@ OwnDescriptor* make_own(int type) {
 }
 
 void release_own(OwnDescriptor* descriptor) {
-  if (descriptor->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) OwnPool::instance().give_back(descriptor);
+  // Whoever holds the only reference needs no atomic operation: nobody can add another.
+  if (descriptor->references_.load(std::memory_order_acquire) == 1 ||
+      descriptor->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    OwnPool::instance().give_back(descriptor);
+  }
 }
 
 OwnDescriptor* as_own(BackendDescriptor pointer) {
@@ -162,6 +229,22 @@ const OwnAttribute* OwnDescriptor::find(int name) const {
     if (attribute.name == name) return &attribute;
   }
   return nullptr;
+}
+
+std::size_t OwnDescriptor::reference_count(int name) const {
+  const OwnAttribute* attribute = find(name);
+  if (!attribute || attribute->type != CUDNN_TYPE_BACKEND_DESCRIPTOR) return 0;
+  return static_cast<std::size_t>(attribute->count);
+}
+
+BackendDescriptor OwnDescriptor::reference(const OwnAttribute& attribute, std::size_t index) const {
+  BackendDescriptor pointer = nullptr;
+  std::memcpy(&pointer, bytes(attribute) + index * sizeof pointer, sizeof pointer);
+  return pointer;
+}
+
+OwnDescriptor* OwnDescriptor::first_own(int name) const {
+  return reference_count(name) == 0 ? nullptr : as_own(reference(*find(name), 0));
 }
 
 std::vector<BackendDescriptor> OwnDescriptor::referenced(int name) const {
@@ -221,6 +304,8 @@ void OwnDescriptor::clear() noexcept {
   status_ = CUDNN_STATUS_SUCCESS;
 }
 
-std::size_t own_in_use() { return OwnPool::instance().in_use(); }
+bool own_used() noexcept { return OwnPool::instance().used(); }
+
+std::size_t own_in_use() { return static_cast<std::size_t>(OwnPool::instance().in_use()); }
 
 }  // namespace ortlock::cudnn

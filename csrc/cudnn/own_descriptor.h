@@ -78,8 +78,12 @@ class OwnDescriptor {
     return result;
   }
 
-  // Descriptors that an attribute refers to.
+  // Descriptors that an attribute refers to: how many, and which.
+  std::size_t reference_count(int name) const;
+  BackendDescriptor reference(const OwnAttribute& attribute, std::size_t index) const;
   std::vector<BackendDescriptor> referenced(int name) const;
+  // The first of them if it is one of our own, else null.
+  OwnDescriptor* first_own(int name) const;
 
   // cuDNN's own descriptor with the same attributes, made when first asked for; null if cuDNN refuses.
   BackendDescriptor real();
@@ -112,6 +116,8 @@ void release_own(OwnDescriptor* descriptor);
 OwnDescriptor* as_own(BackendDescriptor pointer);
 // How many are in use.
 std::size_t own_in_use();
+// True once any was made.
+bool own_used() noexcept;
 
 // The pointer that cuDNN understands: of our own descriptors their real counterpart.
 BackendDescriptor real_pointer(BackendDescriptor pointer);

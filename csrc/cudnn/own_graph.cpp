@@ -1,6 +1,7 @@
 #include "cudnn/own_graph.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "cudnn/attribution.h"
@@ -25,17 +26,12 @@ namespace {
 
 constexpr Status kBadParameter = 2000;  // CUDNN_STATUS_BAD_PARAM
 
-OwnDescriptor* first_own(const OwnDescriptor& owner, int name) {
-  const auto pointers = owner.referenced(name);
-  return pointers.empty() ? nullptr : as_own(pointers[0]);
-}
-
 // Copies what fits of `from`; always tells how many there are.
-template <typename T>
-Status give(const std::vector<T>& from, std::int64_t requested, std::int64_t* count, void* values) {
+template <typename Values>
+Status give(const Values& from, std::int64_t requested, std::int64_t* count, void* values) {
   const auto available = static_cast<std::int64_t>(from.size());
   const auto copied = values ? std::min(available, requested) : 0;
-  if (copied > 0) std::memcpy(values, from.data(), static_cast<std::size_t>(copied) * sizeof(T));
+  if (copied > 0) std::memcpy(values, from.data(), static_cast<std::size_t>(copied) * sizeof(*from.data()));
   if (count) *count = values ? copied : available;
   return CUDNN_STATUS_SUCCESS;
 }
@@ -124,7 +120,7 @@ Status get_engine(OwnDescriptor& engine, int name, int type, std::int64_t reques
   const EngineNotes& notes = engine.entry->notes;
   switch (name) {
     case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:
-      return give(std::vector<std::int64_t>{notes.engine}, requested, count, values);
+      return give(std::array<std::int64_t, 1>{notes.engine}, requested, count, values);
     case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
       return give(notes.numerical, requested, count, values);
     case CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE:
@@ -171,7 +167,7 @@ Status get_config(OwnDescriptor& config, int name, int type, std::int64_t reques
 
 Status get_plan(OwnDescriptor& plan, int name, int type, std::int64_t requested, std::int64_t* count, void* values) {
   if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
-    return give(std::vector<std::int64_t>{plan.plan->workspace_bytes}, requested, count, values);
+    return give(std::array<std::int64_t, 1>{plan.plan->workspace_bytes}, requested, count, values);
   }
   return ask_real(plan.plan->plan.get(), name, type, requested, count, values);
 }
@@ -214,7 +210,7 @@ Status finalize_unbooked(OwnDescriptor& plan) {
 }
 
 Status finalize_plan(OwnDescriptor& plan) {
-  OwnDescriptor* config = first_own(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+  OwnDescriptor* config = plan.first_own(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
   if (!config || !config->entry) return finalize_unbooked(plan);
   plan.entry = config->entry;
   plan.plan = plan_for(plan.entry, *config->graph, plan);
@@ -235,7 +231,7 @@ bool own_wanted(int type) {
       break;
   }
   // Only where no call of the provider's can reach cuDNN with one of our pointers.
-  return interposer().complete() && enforced_here();
+  return interposer().complete();
 }
 
 Status own_set(OwnDescriptor& descriptor, int name, int type, std::int64_t count, const void* values) {
@@ -250,7 +246,7 @@ Status own_finalize(OwnDescriptor& descriptor) {
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
       return finalize_graph(descriptor);
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR: {
-      OwnDescriptor* graph = first_own(descriptor, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+      OwnDescriptor* graph = descriptor.first_own(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
       if (!graph || !graph->entry) return descriptor.real() ? CUDNN_STATUS_SUCCESS : descriptor.last_status();
       descriptor.entry = graph->entry;
       descriptor.graph = OwnRef(graph);
@@ -283,10 +279,10 @@ Status own_get(OwnDescriptor& descriptor, int name, int type, std::int64_t reque
   }
   if (descriptor.knob_type >= 0) {
     if (name == CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE) {
-      return give(std::vector<int>{static_cast<int>(descriptor.knob_type)}, requested, count, values);
+      return give(std::array<int, 1>{static_cast<int>(descriptor.knob_type)}, requested, count, values);
     }
     if (name == CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE) {
-      return give(std::vector<std::int64_t>{descriptor.knob_value}, requested, count, values);
+      return give(std::array<std::int64_t, 1>{descriptor.knob_value}, requested, count, values);
     }
   }
   return ask_real(descriptor.real(), name, type, requested, count, values);

@@ -5,7 +5,7 @@
 
 namespace ortlock::cudnn {
 
-// True if a descriptor of this type that the calling thread makes now should be one of our own.
+// True if a descriptor of this type that an enforcing session makes now should be one of our own.
 bool own_wanted(int type);
 
 Status own_set(OwnDescriptor& descriptor, int name, int type, std::int64_t count, const void* values);
