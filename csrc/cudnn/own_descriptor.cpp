@@ -177,6 +177,7 @@ OwnDescriptor* make_own(int type) {
   OwnDescriptor* descriptor = OwnPool::instance().take();
   if (!descriptor) return nullptr;
   descriptor->type = type;
+  descriptor->plain_ = type == CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR;
   descriptor->references_.store(1, std::memory_order_relaxed);
   // Counted as in use before this look, so that whoever detaches sees it or is seen.
   if (!interposer().complete()) {
@@ -204,6 +205,7 @@ BackendDescriptor real_pointer(BackendDescriptor pointer) {
 }
 
 void OwnDescriptor::set(int name, int value_type, std::int64_t count, const void* values) {
+  plain_ = false;
   const std::size_t size = static_cast<std::size_t>(count) * attribute_element_size(value_type);
   const auto offset = storage_.size();
   storage_.resize(offset + size);
@@ -291,17 +293,18 @@ void OwnDescriptor::clear() noexcept {
     real_ = nullptr;
   }
   finalized = false;
+  knob_type = -1;
+  knob_value = 0;
+  status_ = CUDNN_STATUS_SUCCESS;
+  if (plain_) return;
   if (entry) {
     entry.reset();
     plan.reset();
     graph = OwnRef();
   }
-  knob_type = -1;
-  knob_value = 0;
   attributes_.clear();
   storage_.clear();
   kept_.clear();
-  status_ = CUDNN_STATUS_SUCCESS;
 }
 
 bool own_used() noexcept { return OwnPool::instance().used(); }

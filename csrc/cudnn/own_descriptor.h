@@ -50,17 +50,26 @@ struct OwnAttribute {
   std::uint32_t size;
 };
 
-class OwnDescriptor {
+// What most of them need, as knob choices to be filled in, stands in the first cache line.
+class alignas(64) OwnDescriptor {
  public:
   int type = 0;
   bool finalized = false;
+
+ private:
+  bool plain_ = false;  // a knob choice that nothing was set on
+  std::atomic<int> references_{0};
+  Status status_ = CUDNN_STATUS_SUCCESS;
+  BackendDescriptor real_ = nullptr;
+
+ public:
+  std::int64_t knob_type = -1;  // knob choice
+  std::int64_t knob_value = 0;
 
   // What it stands for once known.
   std::shared_ptr<BookEntry> entry;     // operation graph, query, engine configuration, engine, plan
   std::shared_ptr<FinalizedPlan> plan;  // execution plan
   OwnRef graph;                         // query, engine configuration, engine: the operation graph
-  std::int64_t knob_type = -1;          // knob choice
-  std::int64_t knob_value = 0;
 
   // Keeps a copy of a value; a later one of the same name replaces it.
   void set(int name, int value_type, std::int64_t count, const void* values);
@@ -100,12 +109,9 @@ class OwnDescriptor {
 
   void clear() noexcept;
 
-  std::atomic<int> references_{0};
   std::vector<OwnAttribute> attributes_;  // these keep their capacity when the descriptor is used again
   std::vector<std::byte> storage_;
   std::vector<OwnRef> kept_;  // referenced descriptors of our own stay alive
-  BackendDescriptor real_ = nullptr;
-  Status status_ = CUDNN_STATUS_SUCCESS;
 };
 
 // A new descriptor with one reference, or null when the pool is exhausted: then cuDNN's own is used.
