@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -133,16 +133,16 @@ def _checked(path: Path, text: str, raw: Any) -> Lockfile:
     for name, section in environments.items() if isinstance(environments, dict) else ():
         choices = section.get("choices") if isinstance(section, dict) else None
         for key, choice in choices.items() if isinstance(choices, dict) else ():
-            _convert(path, _line(text, name, key), choice, LockedChoice)
-        _convert(path, _line(text, name), section, Section)
-    return _convert(path, _line(text, "environments"), raw, Lockfile)
+            _convert(path, text, (name, key), choice, LockedChoice)
+        _convert(path, text, (name,), section, Section)
+    return _convert(path, text, ("environments",), raw, Lockfile)
 
 
-def _convert(path: Path, line: int, raw: Any, kind: type[_T]) -> _T:
+def _convert(path: Path, text: str, place: Sequence[str], raw: Any, kind: type[_T]) -> _T:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        raise LockfileError(path, f"line {line}: {error}.", _RESTORE) from error
+        raise LockfileError(path, f"line {_line(text, *place)}: {error}.", _RESTORE) from error
 
 
 def _line(text: str, *keys: str) -> int:
