@@ -31,6 +31,7 @@ from ortlock.settings import Kind, Origin, SettingState
 
 MODEL = ModelRecord("model.onnx", "ab" * 32, 1234)
 HERE: dict[str, str | None] = {"gpu": "NVIDIA H200", "cudnn": "9.19.0", "setting use_tf32": "1", "cublas": None}
+ENV = fingerprint(HERE)
 KEY = "0123456789abcdef0123456789abcdef"
 
 
@@ -50,7 +51,7 @@ def choice(engine: int = 58, **changes: Any) -> LockedChoice:
     return LockedChoice(**{**values, **changes})
 
 
-def add(path: Path, key: str = KEY, engine: int = 58, name: str = "env", *, replace: bool = False) -> int:
+def add(path: Path, key: str = KEY, engine: int = 58, name: str = ENV, *, replace: bool = False) -> int:
     return merge(path, MODEL, name, Section(HERE, {key: choice(engine)}), replace=replace)
 
 
@@ -58,7 +59,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "lock.json"
     assert read(path) is None
     assert add(path) == 1
-    assert read(path) == Lockfile("ortlock lockfile", 1, MODEL, {"env": Section(HERE, {KEY: choice()})})
+    assert read(path) == Lockfile("ortlock lockfile", 1, MODEL, {ENV: Section(HERE, {KEY: choice()})})
     lines = path.read_text().splitlines()
     assert lines[0] == "{"
     assert f'    "{KEY}": {{' in lines
@@ -72,15 +73,16 @@ def test_merging_keeps_what_is_there(tmp_path: Path) -> None:
     add(path)
     assert add(path, engine=7) == 0
     assert add(path, KEY[::-1], 9) == 1
-    assert add(path, name="other environment") == 1
+    there: dict[str, str | None] = {**HERE, "cudnn": "9.20.0"}
+    assert merge(path, MODEL, fingerprint(there), Section(there, {KEY: choice()}), replace=False) == 1
     held = read(path)
     assert held is not None
-    assert {key: one.engine for key, one in held.environments["env"].choices.items()} == {KEY: 58, KEY[::-1]: 9}
-    assert set(held.environments) == {"env", "other environment"}
+    assert {key: one.engine for key, one in held.environments[ENV].choices.items()} == {KEY: 58, KEY[::-1]: 9}
+    assert set(held.environments) == {ENV, fingerprint(there)}
     assert add(path, engine=7, replace=True) == 1
     again = read(path)
     assert again is not None
-    assert {key: one.engine for key, one in again.environments["env"].choices.items()} == {KEY: 7, KEY[::-1]: 9}
+    assert {key: one.engine for key, one in again.environments[ENV].choices.items()} == {KEY: 7, KEY[::-1]: 9}
 
 
 def test_nothing_new_leaves_the_file_alone(tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_the_files_mode_and_links_stay(tmp_path: Path) -> None:
     assert target.stat().st_mode & 0o777 == 0o640
     held = read(target)
     assert held is not None
-    assert len(held.environments["env"].choices) == 2
+    assert len(held.environments[ENV].choices) == 2
 
 
 def damaged(tmp_path: Path, old: str, new: str) -> Path:
@@ -122,7 +124,7 @@ def damaged(tmp_path: Path, old: str, new: str) -> Path:
         ('"api": "graph"', '"api": "graph", "speed": 1', f'"{KEY}"', "unknown field `speed`"),
         ('"knobs": {', '"knobs": {"x": 1,', f'"{KEY}"', "matching regex"),
         ('"engine": 58', '"engine": 58, "engine": 59', '"engine": 58', "'engine' comes twice"),
-        (f'"{KEY}"', '"not a key"', '"env"', "matching regex"),
+        (f'"{KEY}"', '"not a key"', f'"{ENV}"', "matching regex"),
         ('"version": 1', '"version": 2', '"version": 2', "version 2; this ortlock reads 1"),
         ("{\n", "<<<<<<< HEAD\n{\n", "<<<<<<< HEAD", "no valid JSON"),
     ],
@@ -165,7 +167,7 @@ def test_another_models_file_is_left_alone(tmp_path: Path) -> None:
     add(path)
     text = path.read_text()
     with pytest.raises(LockfileError, match=r"another model: model.onnx .* not other.onnx with cdcd"):
-        merge(path, ModelRecord("other.onnx", "cd" * 32, 1), "env", Section(HERE, {}), replace=True)
+        merge(path, ModelRecord("other.onnx", "cd" * 32, 1), ENV, Section(HERE, {}), replace=True)
     assert path.read_text() == text
 
 
@@ -195,7 +197,7 @@ def test_processes_that_record_at_once_lose_nothing(tmp_path: Path) -> None:
     held = read(path)
     assert held is not None
     expected = {f"{number:08x}{index:024x}": number for number in range(3) for index in range(40)}
-    assert {key: one.engine for key, one in held.environments["env"].choices.items()} == expected
+    assert {key: one.engine for key, one in held.environments[ENV].choices.items()} == expected
 
 
 hexadecimal = st.text("0123456789abcdef", min_size=32, max_size=32)
@@ -218,10 +220,10 @@ def test_any_choices_survive_two_writes(
 ) -> None:
     path = tmp_path_factory.mktemp("lock") / "lock.json"
     for part in (first, second):
-        merge(path, MODEL, "env", Section(HERE, part), replace=False)
+        merge(path, MODEL, ENV, Section(HERE, part), replace=False)
     held = read(path)
     assert held is not None
-    assert held.environments["env"].choices == {**second, **first}
+    assert held.environments[ENV].choices == {**second, **first}
 
 
 def test_choices_turn_into_those_of_the_extension_and_back() -> None:

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper, save_model
 
-from ortlock.operators import Node, OperatorStatus, judge, lookup, model_nodes, nodes_of_session
+from ortlock.operators import Node, OperatorStatus, judge, lookup, model_nodes, nodes_of_session, nodes_with_weights
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 Status = OperatorStatus
@@ -192,3 +192,90 @@ def test_external_data_is_not_loaded(tmp_path: Path) -> None:
     nodes = model_nodes(str(path), None, CPU)
     assert nodes is not None
     assert [node.op_type for node in nodes] == ["MatMul"]
+
+
+def weights(name: str, *shape: int) -> Any:
+    return numpy_helper.from_array(np.zeros(shape, np.float32), name)
+
+
+CONVOLUTIONS = _model(
+    [
+        helper.make_node("Conv", ["x", "w2"], ["a"], name="flat"),
+        helper.make_node("Conv", ["x", "w2", "b"], ["b2"]),
+        helper.make_node("ConvTranspose", ["x", "w2t"], ["c"], name="up"),
+        helper.make_node("FusedConv", ["x", "w2"], ["d"], name="fused", domain="com.microsoft"),
+        helper.make_node("Conv", ["x", "w1"], ["e"], name="line"),
+        helper.make_node("Conv", ["x", "w3"], ["f"], name="volume"),
+        helper.make_node("Conv", ["x", "point"], ["g"], name="point"),
+        helper.make_node("Conv", ["x", "depth"], ["h"], name="depthwise"),
+        helper.make_node("Conv", ["x", "computed"], ["i"], name="computed"),
+        helper.make_node("MatMul", ["x", "w2"], ["y"], name="no convolution"),
+    ],
+    [
+        weights("w2", 8, 4, 3, 5),
+        weights("w2t", 4, 8, 3, 5),
+        weights("w1", 8, 4, 7),
+        weights("w3", 8, 4, 2, 3, 5),
+        weights("point", 8, 4, 1, 1),
+        weights("depth", 8, 1, 3, 3),
+        weights("b", 8),
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "expected"),
+    [
+        (("w f32[8,4,3,5]",), ("flat (Conv)", "an unnamed Conv", "fused (com.microsoft.FusedConv)")),
+        (("x f16[1,4,9,9]", "w f16[8,4,3,5] nhwc", "y f16[1,8,7,5]"), ("flat (Conv)", "an unnamed Conv", "fused")),
+        (("w f32[4,8,3,5]",), ("up (ConvTranspose)",)),
+        (("dy f32[1,8,9,9]", "w f32[4,8,3,5]", "dx f32[1,8,9,9]"), ("up (ConvTranspose)",)),
+        # A convolution over one axis gets a second one of size 1, wherever ONNX Runtime puts it.
+        (("w f32[8,4,7,1]",), ("line (Conv)",)),
+        (("w f32[8,4,1,7] nhwc",), ("line (Conv)",)),
+        (("w f32[8,4,2,3,5]",), ("volume (Conv)",)),
+        (("w f32[8,4,1,1]",), ("point (Conv)",)),
+        (("w f32[8,1,3,3]",), ("depthwise (Conv)",)),
+        (("w f32[8,4,5,3]",), ()),
+        (("w f32[4,8,7,1]",), ()),
+        (("w f32[8,4]",), ("point (Conv)",)),
+        (("x f32[8,4,3,5]", "y f32[8,4,3,5]", "dw f32[8,4,3,5]"), ()),
+        (("w f32[]",), ()),
+        (("w",), ()),
+        ((), ()),
+    ],
+    ids=str,
+)
+def test_convolutions_are_found_by_their_weights(tensors: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    found = nodes_with_weights(None, CONVOLUTIONS, tensors)
+    assert len(found) == len(expected)
+    assert all(label.startswith(start) for label, start in zip(found, expected, strict=True))
+
+
+def test_weights_in_files_of_their_own_are_not_needed(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], name="c")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [weights("w", 32, 16, 3, 3)],
+    )
+    path = tmp_path / "model.onnx"
+    save_model(helper.make_model(graph), str(path), save_as_external_data=True, location="weights", size_threshold=0)
+    (tmp_path / "weights").unlink()
+    assert nodes_with_weights(str(path), None, ("w f32[32,16,3,3]",)) == ("c (Conv)",)
+
+
+def test_weights_of_models_that_cannot_be_read_match_nothing(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"\xff" * 100)
+    for path in (str(broken), str(tmp_path / "missing.onnx"), None):
+        assert nodes_with_weights(path, None, ("w f32[8,4,3,5]",)) == ()
+
+
+def test_convolutions_with_constant_weights_are_found() -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=weights("", 8, 4, 3, 3)),
+        helper.make_node("Conv", ["x", "w"], ["y"], name="c"),
+    ]
+    assert nodes_with_weights(None, _model(nodes), ("w f32[8,4,3,3]",)) == ("c (Conv)",)

@@ -8,10 +8,22 @@ from typing import Any
 
 import pytest
 
-from ortlock.native import InterposerState, PlanFailure, PlanRecord, SessionRecords
+from ortlock.native import CANNOT_BE_MADE, NOT_LOCKED, InterposerState, PlanFailure, PlanRecord, SessionRecords
 from ortlock.operators import Node, NodeList, judge
 from ortlock.policy import Mode
-from ortlock.report import Event, Facts, ModelIdentity, ReproducibilityReport, Status, Verdict, build, claims, verdict
+from ortlock.report import (
+    Event,
+    Facts,
+    LockFacts,
+    ModelIdentity,
+    ReproducibilityReport,
+    Status,
+    Verdict,
+    build,
+    claims,
+    verdict,
+)
+from ortlock.session.facts import unmet
 from ortlock.settings import Origin, SettingState
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -165,7 +177,7 @@ def test_to_dict_is_json_with_the_documented_keys(report: ReproducibilityReport)
     assert list(values) == [
         *("schema", "verdict", "mode", "model", "requested_providers", "providers", "scopes", "operators"),
         *("nodes_known_by", "plans", "failures", "calls", "executions", "plans_dropped", "settings", "environment"),
-        *("interposer", "events"),
+        *("interposer", "events", "lockfile", "book"),
     ]
     assert values["verdict"] == "not guaranteed"
     assert [claim["scope"] for claim in values["scopes"]] == ["run", "session", "process", "machine"]
@@ -209,3 +221,95 @@ def test_scope_by_name(report: ReproducibilityReport) -> None:
     assert report.scope("run").status is Status.UNKNOWN
     with pytest.raises(KeyError, match="no scope 'planet'"):
         report.scope("planet")
+
+
+REPLAYED = LockFacts("m.lock.json", "replay", "0123456789abcdef", True, 4, 3, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("lock", "mode", "code", "text"),
+    [
+        (REPLAYED, Mode.PIN, None, ""),
+        (REPLAYED, Mode.STRICT, None, ""),
+        (None, Mode.STRICT, "ranking-by-machine", "was not shown"),
+        (replace(REPLAYED, applied=False), Mode.PIN, "ranking-by-machine", "was not shown"),
+        (replace(REPLAYED, mode="record"), Mode.STRICT, "ranking-by-machine", "was not shown"),
+        (replace(REPLAYED, mode="update"), Mode.STRICT, "ranking-by-machine", "was not shown"),
+        (replace(REPLAYED, others=2), Mode.PIN, "ranking-by-machine", "2 operations ran choices that are not in m.lo"),
+        (replace(REPLAYED, others=2, replayed=0), Mode.PIN, "ranking-by-machine", "2 operations ran choices"),
+        (replace(REPLAYED, replayed=0), Mode.PIN, "plans-unseen", "No operation has run yet"),
+        (replace(REPLAYED, replayed=0, held=0), Mode.STRICT, None, ""),
+    ],
+)
+def test_a_lockfile_decides_about_other_machines(
+    lock: LockFacts | None, mode: Mode, code: str | None, text: str
+) -> None:
+    built = build(facts("Conv", mode=mode, lock=lock), ModelIdentity(None, None, None), {})
+    assert built.verdict is Verdict.BITWISE
+    assert built.reasons == ()
+    assert [reason.code for reason in built.machine_reasons] == ([code] if code else [])
+    assert built.scope("machine").status is (Status.UNKNOWN if code else Status.HOLDS)
+    assert text in (built.machine_reasons[0].text if code else "")
+
+
+def test_a_lockfile_says_nothing_of_what_is_not_cudnns() -> None:
+    unused = replace(REPLAYED, applied=False, replayed=0, others=2)
+    for given in (facts("Relu", lock=unused), facts("Conv", provider=CPU, lock=unused, interposer=DETACHED)):
+        assert outcome(given)[1]["machine"][0] == "holds"
+    threads = facts("Conv", lock=REPLAYED, settings=(DETERMINISTIC, THREADS))
+    assert outcome(threads)[1]["machine"][0] == "unknown"
+
+
+@pytest.mark.parametrize("cause", [NOT_LOCKED, CANNOT_BE_MADE])
+def test_what_the_lockfile_kept_from_running_is_told(cause: str) -> None:
+    failure = PlanFailure(USED.operation, USED.tensors, USED.attributes, 0, False, cause, "ab" * 16)
+    given = facts("Conv", mode=Mode.STRICT, lock=REPLAYED, records=SessionRecords(9, 1, (USED,), (failure,)))
+    result, scopes, codes = outcome(given)
+    assert (result, codes) == (Verdict.NOT_GUARANTEED, {"not-locked"})
+    assert scopes["process"] == ("unknown", "none")
+    built = build(given, ModelIdentity(None, None, None), {})
+    (reason,) = built.reasons
+    assert (reason.subject, reason.text) == (f"{USED.operation} {', '.join(USED.tensors)}", f"Refused: {cause}.")
+    assert built.to_dict()["failures"][0]["cause"] == cause
+    # It did not run, so strict keeps its promise.
+    assert unmet(given) is None
+
+
+def test_the_remedy_for_a_choice_that_cannot_be_made_is_update() -> None:
+    failure = PlanFailure(USED.operation, USED.tensors, USED.attributes, 0, False, CANNOT_BE_MADE, "ab" * 16)
+    given = facts("Conv", mode=Mode.STRICT, lock=REPLAYED, records=SessionRecords(9, 1, (USED,), (failure,)))
+    (reason,) = build(given, ModelIdentity(None, None, None), {}).reasons
+    assert "update" in (reason.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("lock", "line"),
+    [
+        (
+            REPLAYED,
+            "m.lock.json (replay, environment 0123456789abcdef, in force): 4 choices held, 3 replayed, 0 others",
+        ),
+        (
+            replace(REPLAYED, mode="record", written=2, others=2),
+            "m.lock.json (record, environment 0123456789abcdef, in force): 4 choices held, 3 replayed, 2 others, "
+            "2 written",
+        ),
+        (
+            replace(REPLAYED, applied=False, held=0, replayed=0, others=3),
+            "m.lock.json (replay, environment 0123456789abcdef, not in force): 0 choices held, 0 replayed, 3 others",
+        ),
+    ],
+)
+def test_every_rendering_tells_of_the_lockfile(lock: LockFacts, line: str) -> None:
+    built = build(facts("Conv", lock=lock), ModelIdentity(None, None, None), {})
+    assert f"lockfile: {line}" in str(built).splitlines()
+    assert f"\n## Lockfile\n\n{line}.\n\n" in built.to_markdown()
+    values = json.loads(json.dumps(built.to_dict()))["lockfile"]
+    assert list(values) == ["path", "mode", "fingerprint", "applied", "held", "replayed", "others", "written"]
+    assert LockFacts(**values) == lock
+
+
+def test_without_a_lockfile_no_rendering_speaks_of_one() -> None:
+    built = build(facts("Relu"), ModelIdentity(None, None, None), {})
+    assert built.to_dict()["lockfile"] is None
+    assert "ockfile" not in str(built) + built.to_markdown()

@@ -167,13 +167,14 @@ def test_configuration_in_the_model_counts(capsys: pytest.CaptureFixture[str], m
     assert (stock.value, ours.value) == (3, 3)
 
 
-def test_mode_is_keyword_only_and_last() -> None:
+def test_own_arguments_are_keyword_only() -> None:
     ours = list(inspect.signature(ReproducibleSession).parameters.values())
     stock = list(inspect.signature(onnxruntime.InferenceSession).parameters.values())
-    assert [(p.name, p.kind, p.default) for p in ours if p.name != "mode"] == [
+    own = {"mode", "lockfile", "lock_mode"}
+    assert [(p.name, p.kind, p.default) for p in ours if p.name not in own] == [
         (p.name, p.kind, p.default) for p in stock
     ]
-    assert next(p for p in ours if p.name == "mode").kind is inspect.Parameter.KEYWORD_ONLY
+    assert {p.name: p.kind for p in ours if p.name in own} == dict.fromkeys(own, inspect.Parameter.KEYWORD_ONLY)
 
 
 @pytest.mark.parametrize("name", [name for name in dir(onnxruntime.InferenceSession) if not name.startswith("_")])

@@ -33,7 +33,9 @@ from ortlock.cli.options import (
     same_provider,
     show_json,
 )
-from ortlock.errors import OrtlockError
+from ortlock.errors import LockfileError, OrtlockError
+from ortlock.lockfile import read
+from ortlock.policy import Mode, resolve_mode
 
 
 @dataclass
@@ -92,20 +94,34 @@ def command(
         providers = choose_providers(provider)
 
         def session(lock_mode: str) -> Any:
+            mode = "pin" if resolve_mode(None) is Mode.OBSERVE else None
             try:
-                return ReproducibleSession(path, providers=providers, lockfile=output, lock_mode=lock_mode)
+                return ReproducibleSession(path, providers=providers, mode=mode, lockfile=output, lock_mode=lock_mode)
             except OrtlockError:
                 raise
             except Exception as error:
                 raise cannot_load(model, error) from error
 
         recording = session("update" if update else "record")
-        feeds = _feeds(input_specs(recording), inputs, seed, dim, shapes, widths)
+        try:
+            feeds = _feeds(input_specs(recording), inputs, seed, dim, shapes, widths)
+        except InputError:
+            recording._ortlock.lock.abandon()  # nothing has run
+            raise
         digests = []
         with progress(as_json) as bar:
             for feed in bar.track(feeds, description="recording"):
-                digests.append(digest(_run(recording, model, feed)))
-            recording.save_lockfile()
+                try:
+                    digests.append(digest(_run(recording, model, feed)))
+                except CommandError:
+                    if not digests:
+                        recording._ortlock.lock.abandon()  # nothing has run
+                    raise
+            try:
+                recording.save_lockfile()
+            except LockfileError:
+                recording._ortlock.lock.abandon()  # not once more when the session ends
+                raise
             same_provider(recording, providers[0], "recording")
             facts = recording.report().lockfile
             found = _Check()
@@ -122,7 +138,7 @@ def command(
         "provider": providers[0],
         "environment": facts.fingerprint,
         "shapes": len(feeds),
-        "choices": facts.held + facts.written if not update else facts.written,
+        "choices": _choices(output, facts.fingerprint),
         "written": facts.written,
         "seconds": round(time.perf_counter() - started, 3),
         "check": {"replayed": found.replayed, "others": found.others, "same": found.same} if check else None,
@@ -133,6 +149,12 @@ def command(
     else:
         _tell(result, found if check else None)
     return HOLDS if holds else DOES_NOT_HOLD
+
+
+def _choices(path: Path, name: str) -> int:
+    """Return how many choices the file holds for an environment."""
+    held = read(path)
+    return len(held.environments[name].choices) if held is not None else 0
 
 
 def _run(session: Any, model: Path, feed: Feed) -> Any:
@@ -200,6 +222,8 @@ def _with_widths(
         names = ", ".join(spec.name for spec in specs)
         raise InputError(f"--widths: which of the inputs {names} has the width cannot be told; give --shapes.")
     image = images[0]
+    if isinstance(image.shape[-1], str) and image.shape[-1] in dims:
+        raise InputError(f"--widths varies {image.shape[-1]}; leave it out of --dim.")
     if isinstance(image.shape[-1], int) and image.shape[-1] > 0:
         raise InputError(f"--widths: the last axis of {image.name} is {image.shape[-1]} in the model; leave it out.")
     leading: list[int] = []
@@ -209,8 +233,7 @@ def _with_widths(
             name = size if isinstance(size, str) and size else f"axis {axis}"
             raise InputError(f"--widths: {name} of {image.name} has no size; set it with --dim NAME=N or --shapes.")
         leading.append(known if known is not None else 1)
-    rest = {name: value for name, value in dims.items() if name != image.shape[-1]}
-    return rest, {image.name: [(*leading, width) for width in widths]}
+    return dims, {image.name: [(*leading, width) for width in widths]}
 
 
 def _tell(result: dict[str, Any], check: _Check | None) -> None:

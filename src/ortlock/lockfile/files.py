@@ -15,6 +15,7 @@ import filelock
 import msgspec
 
 from ortlock.errors import LockfileError
+from ortlock.lockfile.identity import fingerprint
 from ortlock.lockfile.schema import FORMAT, VERSION, LockedChoice, Lockfile, ModelRecord, Section
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def read(path: Path) -> Lockfile | None:
     except _DuplicateKeyError as error:
         line = _line_of_second(text, error.key)
         raise LockfileError(path, f"line {line}: {error.key!r} comes twice in one object.", _RESTORE) from error
+    except ValueError as error:  # a number of thousands of digits
+        raise LockfileError(path, f"it is no lockfile: {error}.", _RESTORE) from error
     except RecursionError as error:
         raise LockfileError(path, "it is nested too deeply to be a lockfile.", _RESTORE) from error
     return _checked(path, text, raw)
@@ -134,7 +137,10 @@ def _checked(path: Path, text: str, raw: Any) -> Lockfile:
         choices = section.get("choices") if isinstance(section, dict) else None
         for key, choice in choices.items() if isinstance(choices, dict) else ():
             _convert(path, text, (name, key), choice, LockedChoice)
-        _convert(path, text, (name,), section, Section)
+        checked = _convert(path, text, (name,), section, Section)
+        if fingerprint(checked.identity) != name:
+            reason = f"line {_line(text, name)}: the environment under {name} is another one."
+            raise LockfileError(path, reason, _RESTORE)
     return _convert(path, text, ("environments",), raw, Lockfile)
 
 

@@ -71,14 +71,22 @@ def describe_difference(here: Identity, recorded: Iterable[Identity]) -> str:
 def _difference(here: Identity, other: Identity) -> list[str]:
     names = sorted({*here, *other}, key=lambda name: (name.startswith("setting"), name))
     return [
-        f"{name}: {_shown(other, name)} in the file, {_shown(here, name)} here"
+        f"{name}: {_shown(other, here, name)} in the file, {_shown(here, other, name)} here"
         for name in names
         if here.get(name) != other.get(name)
     ]
 
 
-def _shown(values: Identity, name: str) -> str:
+def _shown(values: Identity, others: Identity, name: str) -> str:
     value = values.get(name)
     if value is None:
         return "nothing"
-    return value if len(value) < 60 else f"{value[:57]}..."
+    if len(value) < _LONG:
+        return value
+    # Of a long value the words that the other one lacks.
+    known = (others.get(name) or "").split()
+    own = [word for word in value.split() if word not in known]
+    return f"... {' '.join(own)}" if own else f"{value[:_LONG]}..."
+
+
+_LONG = 60

@@ -15,6 +15,7 @@ VERSION: Final = 1
 _Key = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 _Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_KnobValue = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _KnobType = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,9}$")]
 
 
@@ -43,7 +44,7 @@ class LockedChoice(_Strict, frozen=True):
     tensors: tuple[str, ...]
     attributes: str
     engine: _Natural
-    knobs: dict[_KnobType, int]
+    knobs: dict[_KnobType, _KnobValue]
     """Values by knob type (graph API)."""
     math_type: Annotated[int, msgspec.Meta(ge=0, le=3)] | None
     """``cudnnMathType_t`` (legacy API)."""

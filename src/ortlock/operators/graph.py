@@ -92,6 +92,11 @@ def nodes_with_weights(path: str | None, data: bytes | None, tensors: Sequence[s
         return ()
     wanted = _significant(int(size) for size in found[0].split(","))
     shapes = {tensor.name: _significant(tensor.dims) for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant":
+            shapes.update(
+                (node.output[0], _significant(value.t.dims)) for value in node.attribute if value.name == "value"
+            )
     return tuple(
         Node(node.name, node.op_type, node.domain, None, None).label
         for node in model.graph.node

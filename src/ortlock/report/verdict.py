@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ortlock.native import NOTHING_DETERMINISTIC, InterposerState, SessionRecords
+from ortlock.native import CANNOT_BE_MADE, NOTHING_DETERMINISTIC, InterposerState, SessionRecords
 from ortlock.operators import Finding, NodeList, OperatorStatus
 from ortlock.operators.knowledge import CPU, CUDA, Basis
 from ortlock.policy import Mode
@@ -151,6 +151,8 @@ def _cudnn_reasons(facts: Facts) -> list[Reason]:
         subject = f"{failure.operation} {', '.join(failure.tensors)}"
         if failure.cause != NOTHING_DETERMINISTIC:
             text, remedy = f"Refused: {failure.cause}.", "Record it: `ortlock lock`, or lock_mode='record'."
+            if failure.cause == CANNOT_BE_MADE:
+                remedy = "Record it anew: `ortlock lock --update`, or lock_mode='update'."
             found.append(Reason("not-locked", subject, text, remedy, Status.UNKNOWN))
             continue
         done = "stock's choice runs" if failure.let_through else "none runs"

@@ -247,6 +247,8 @@ def _check(session: Any, guard: Guard, plan: _Plan, *, fallback: bool) -> None:
         guard.facts = gather(session, guard)
         if problem := problems[0] if problems else unmet(guard.facts):
             _discard(session)
+            if guard.lock is not None and not guard.ready:
+                guard.lock.abandon()
             raise problem
     elif guard.mode is Mode.PIN:
         for text in (*plan.resolution.warnings, *map(str, problems)):

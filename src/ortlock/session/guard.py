@@ -36,7 +36,7 @@ PROVIDER_FOLDER = Path(C.__file__).parent
 
 FALLBACK_OFF = "ONNX Runtime's fallback to the CPU is off in strict mode: it would answer with other bits from then on."
 
-_FAILED_NODE = re.compile(r"while running \S+ node\. Name:'[^']*'")
+_FAILED_NODE = re.compile(r"while running \S+ node\. Name:'[^']+'")
 
 # Errors about what the caller passed. They never come from a plan that was refused.
 _CALLERS_FAULT = (ValueError, TypeError, C.InvalidArgument)
@@ -160,7 +160,7 @@ class Guard:
             new = [failure for failure in failures if failure not in self._failures]
             self._failures.update(new)
         place = _FAILED_NODE.search(text)
-        node = place[0] if place else ""
+        node = place[0] if place else ""  # nameless ones cannot be told apart
         # A failure is recorded once for each operation. When it comes back, the text tells, or the node: ONNX Runtime
         # does not plan the same shape again, and fails at that node in whatever way it comes upon.
         again = self._refused_nodes.get(node) or (failures[0] if failures and "cudnn" in text.lower() else None)
@@ -178,12 +178,9 @@ class Guard:
 
 def _close(number: int, lock: SessionLock | None) -> None:
     """Write down what a session has chosen, and forget it."""
-    try:
-        if lock is not None and lock.writes:
-            lock.write(native.records(number), now=True)
-    except LockfileError as error:
-        warnings.warn(str(error), ReproducibilityWarning, stacklevel=2)
-    finally:
+    if lock is not None and lock.writes:
+        lock.finish(number, native.close_session)
+    else:
         native.close_session(number)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +17,7 @@ from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONN
 
 from ortlock import native
 from ortlock.environment import environment
-from ortlock.errors import LockfileError, NotReproducibleError
+from ortlock.errors import LockfileError, NotReproducibleError, ReproducibilityWarning
 from ortlock.lockfile import (
     LockedChoice,
     Lockfile,
@@ -49,6 +52,7 @@ class LockRequest:
     """What the caller asked for."""
 
     path: Path
+    """As it was given."""
     mode: LockMode
 
 
@@ -63,7 +67,7 @@ def lock_request(lockfile: Any, lock_mode: str | None, mode: Mode) -> LockReques
             raise ValueError(f"lock_mode={lock_mode!r} without a lockfile; give lockfile=PATH too.")
         return None
     try:
-        chosen = LockMode(lock_mode or LockMode.REPLAY)
+        chosen = LockMode(lock_mode if lock_mode is not None else LockMode.REPLAY)
     except ValueError:
         names = ", ".join(repr(str(known)) for known in LockMode)
         raise ValueError(f"lock_mode={lock_mode!r} is no lock mode; choose one of {names}.") from None
@@ -77,6 +81,9 @@ class SessionLock:
 
     def __init__(self, request: LockRequest) -> None:
         self.path = request.path
+        """As it was given, for texts."""
+        # The working directory may change.
+        self._path = request.path.absolute()
         self.mode = request.mode
         self.fingerprint: str | None = None
         self.applied = False
@@ -85,8 +92,11 @@ class SessionLock:
         self._identity: dict[str, str | None] = {}
         self._file: Lockfile | None = None
         self._held: dict[str, LockedChoice] = {}
-        self._written: set[str] = set()
-        self._section_written = False
+        self._before: dict[str, int] = {}
+        """How often each choice had been made when this environment began: set_providers() can change it."""
+        self._known: set[str] = set()
+        """Choices of this environment that are in the file."""
+        self._changed = 0
         self._last_write = 0.0
         self._writing = threading.Lock()
 
@@ -105,10 +115,13 @@ class SessionLock:
             return  # ONNX Runtime is about to say why the model cannot be read.
         name = Path(model.path).name if model.path else "model given as bytes"
         self._model = ModelRecord(name, model.sha256, model.size or 0)
-        self._file = read(self.path)
+        with self._told():
+            self._file = read(self._path)
+            if self._file is not None:
+                check_model(self._path, self._file, self._model)
         if self._file is not None:
-            check_model(self.path, self._file, self._model)
-        elif not self.writes:
+            return
+        if not self.writes:
             remedy = "Record it with `ortlock lock MODEL -o FILE` or lock_mode='record'."
             raise LockfileError(self.path, "there is no such file to replay.", remedy)
 
@@ -123,9 +136,11 @@ class SessionLock:
         if cuda:
             _load_cuda_libraries(device)
         cudnn = native.state().cudnn_path if cuda else None
-        self._identity = identity(environment(int(device), cuda=cuda, cudnn_path=cudnn), guard.settings)
-        self.fingerprint = fingerprint(self._identity)
-        self.applied = False
+        here = identity(environment(int(device), cuda=cuda, cudnn_path=cudnn), guard.settings)
+        if self.fingerprint not in (None, fingerprint(here)):
+            self._leave_environment(guard)
+        self._identity, self.fingerprint = here, fingerprint(here)
+        was_applied, self.applied = self.applied, False
         if guard.mode is Mode.OBSERVE:
             return
         recorded = self._file.environments if self._file is not None else {}
@@ -142,6 +157,8 @@ class SessionLock:
             )
             if guard.mode is Mode.STRICT:
                 raise problem
+            if was_applied:
+                native.set_lock(guard.number, "none", (), exclusive=False)
             guard.record("lockfile-environment", f"{problem} Choices are made anew.", Status.HOLDS)
             return
         choices = [choice.native(key) for key, choice in self._held.items()]
@@ -150,8 +167,12 @@ class SessionLock:
         native.set_lock(guard.number, name, choices, exclusive=not self.writes)
         self.applied = True
 
+    def abandon(self) -> None:
+        """Write nothing more: the session was refused, or its recording failed and was told."""
+        self._model = None
+
     def write(self, records: native.SessionRecords, *, now: bool) -> int:
-        """Write choices that are new down; return how many.
+        """Write what was chosen down; return how many choices came new into the file, or changed in it.
 
         Args:
             records: what the session has run.
@@ -163,22 +184,36 @@ class SessionLock:
         if not self.writes or self._model is None or self.fingerprint is None:
             return 0
         with self._writing:
-            new = {
-                plan.key: LockedChoice.of(plan)
-                for plan in records.plans
-                if plan.key and plan.status == "used" and plan.source == "ranking" and plan.key not in self._written
-            }
-            if not now and (not new or time.monotonic() - self._last_write < _PAUSE_SECONDS):
+            chosen = {plan.key: LockedChoice.of(plan) for plan in records.plans if self._belongs(plan)}
+            if not now and (self._known.issuperset(chosen) or time.monotonic() - self._last_write < _PAUSE_SECONDS):
                 return 0
-            if not new and self._section_written:
-                return 0
-            section = Section(self._identity, new)
+            section = Section(self._identity, chosen)
             replace = self.mode is LockMode.UPDATE
-            merge(self.path, self._model, self.fingerprint, section, replace=replace)
-            self._written.update(new)
-            self._section_written = True
+            with self._told(), _one_at_a_time():
+                changed = merge(self._path, self._model, self.fingerprint, section, replace=replace)
+            self._known.update(chosen)
+            self._changed += changed
             self._last_write = time.monotonic()
-            return len(new)
+            return changed
+
+    def finish(self, number: int, close: Callable[[int], None]) -> None:
+        """Write the last choices of the session with the token ``number``, and close it.
+
+        The garbage collector may come here while this very thread writes a lockfile: then it happens after that.
+        """
+
+        def last() -> None:
+            try:
+                self.write(native.records(number), now=True)
+            except LockfileError as error:
+                warnings.warn(str(error), ReproducibilityWarning, stacklevel=2)
+            finally:
+                close(number)
+
+        if getattr(_THREAD, "writing", False):
+            _THREAD.later.append(last)
+        else:
+            last()
 
     def facts(self, records: native.SessionRecords) -> LockFacts:
         """Return what a report says of it."""
@@ -192,8 +227,45 @@ class SessionLock:
             held=len(self._held),
             replayed=len(replayed),
             others=sum(1 for plan in used if plan.source != "lockfile"),
-            written=len(self._written),
+            written=self._changed,
         )
+
+    def _belongs(self, plan: native.PlanRecord) -> bool:
+        """Return whether a choice is this session's own and of the environment that it is in now."""
+        own = bool(plan.key) and plan.status == "used" and plan.source == "ranking"
+        return own and plan.count > self._before.get(plan.key, 0)
+
+    def _leave_environment(self, guard: Guard) -> None:
+        records = native.records(guard.number)
+        try:
+            self.write(records, now=True)
+        except LockfileError as error:
+            guard.warn(str(error))
+        self._before = {plan.key: plan.count for plan in records.plans}
+        self._known.clear()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell errors with the path that the caller gave."""
+        try:
+            yield
+        except LockfileError as error:
+            raise LockfileError(self.path, error.reason, error.remedy) from error
+
+
+_THREAD = threading.local()
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Keep sessions that end meanwhile on this thread from writing inside the block; they do so after it."""
+    _THREAD.writing, _THREAD.later = True, []
+    try:
+        yield
+    finally:
+        _THREAD.writing = False
+        for last in _THREAD.later:
+            last()
 
 
 _loaded_for: set[str] = set()
