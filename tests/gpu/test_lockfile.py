@@ -121,3 +121,39 @@ def test_tensor_cores_are_left_alone_where_the_caller_wants_that() -> None:
         if used[0].api == "graph":  # the legacy API has no such notes
             assert any("TENSOR_CORE" in plan.numerical_notes for plan in used) == (tf32 == "1")
     assert errors["0"] < 1e-5 < errors["1"]
+
+
+THREADS = """
+import json, random, sys, threading, warnings
+warnings.simplefilter("ignore")
+from ortlock import ReproducibleSession, digest, models
+seed, lockfile, lock_mode = int(sys.argv[1]), *sys.argv[2:]
+shapes = [(1, 3, size, size) for size in range(32, 64, 4)]
+feeds = [{"x": models.seeded_input(shape)} for shape in shapes]
+providers = [("CUDAExecutionProvider", {"cudnn_conv_algo_search": "EXHAUSTIVE"})]
+more = {"lockfile": lockfile, "lock_mode": lock_mode} if lock_mode else {}
+session = ReproducibleSession(models.conv_net(4), providers=providers, mode="pin", **more)
+seen = [set() for _ in feeds]
+def work(number):
+    order = list(range(len(feeds))) * 3
+    random.Random(seed * 100 + number).shuffle(order)
+    for index in order:
+        seen[index].add(digest(session.run(None, feeds[index])))
+workers = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+for worker in workers: worker.start()
+for worker in workers: worker.join()
+print(json.dumps([sorted(values) for values in seen]))
+"""
+
+
+def test_shuffled_shapes_on_8_threads_of_3_processes_give_the_same_bits(tmp_path: Path) -> None:
+    lockfile = tmp_path / "lock.json"
+    found = []
+    for seed, lock_mode in ((1, ""), (2, "record"), (3, "replay")):
+        command = [sys.executable, "-c", THREADS, str(seed), str(lockfile), lock_mode]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    assert [len(values) for values in found[0]] == [1] * 8
+    assert found[0] == found[1] == found[2]
+    assert len({values[0] for values in found[0]}) == 8
