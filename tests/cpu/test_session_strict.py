@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
 from ortlock import Mode, NotReproducibleError, ReproducibilityWarning, ReproducibleSession, native
@@ -305,3 +305,28 @@ def test_what_onnxruntime_does_not_take_over_is_not_called_pinned(monkeypatch: p
     assert state.note == "ONNX Runtime did not take it over. effect"
     with pytest.raises(NotReproducibleError, match=key):
         ReproducibleSession(MODEL, mode="strict")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_scatter_nd_on_the_cpu_needs_one_thread(threads: int) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("ScatterND", ["d", "i", "u"], ["y"], name="scatter")],
+        "g",
+        [
+            helper.make_tensor_value_info("d", TensorProto.FLOAT, [3]),
+            helper.make_tensor_value_info("i", TensorProto.INT64, [2, 1]),
+            helper.make_tensor_value_info("u", TensorProto.FLOAT, [2]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])],
+    )
+    data = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 16)]).SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    if threads == 1:
+        session = ReproducibleSession(data, options, providers=[CPU], mode="strict")
+        values = {"d": np.zeros(3, np.float32), "i": np.array([[2], [0]]), "u": np.array([5, 7], np.float32)}
+        assert session.run(None, values)[0].tolist() == [7, 0, 5]
+        assert session.report().verdict == "bitwise"
+    else:
+        with pytest.raises(NotReproducibleError, match=r"scatter \(ScatterND\) .* updates get lost.* = 1"):
+            ReproducibleSession(data, options, providers=[CPU], mode="strict")

@@ -9,7 +9,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 # Attributes that decide about reproducibility. Others are left out, so that a report stays small.
-_KEPT = frozenset({"reduction", "seed", "activation", "weight_prepacked", "training_mode"})
+_KEPT = frozenset({"equation", "reduction", "seed", "activation", "weight_prepacked", "training_mode"})
 
 _TRAINING_INPUT = 2
 """Position of Dropout's input ``training_mode``."""

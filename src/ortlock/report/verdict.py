@@ -107,6 +107,9 @@ def _operator_reasons(facts: Facts) -> list[Reason]:
 
 def _status_of(finding: Finding, settings: Sequence[SettingState]) -> Status:
     match finding.status:
+        case OperatorStatus.NONDETERMINISTIC if finding.setting is not None:
+            state = next((state for state in settings if state.key == finding.setting), None)
+            return Status.HOLDS if state is not None and state.value == "1" else Status.VIOLATED
         case OperatorStatus.NONDETERMINISTIC | OperatorStatus.STATEFUL:
             return Status.VIOLATED
         case OperatorStatus.UNKNOWN:
