@@ -14,9 +14,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from chart import draw
-from common import RESULTS, note, stamp, table, write
-from passes import CPU, SIDES, Effort, Net, faults, number, queries, run_sides
+from common import RESULTS, table
+from passes import CPU, SIDES, Effort, Net, number, publish, queries, run_sides
 
 NETS = {
     "10 convolutions": Net("conv_net", {"depth": 10}, [[1, 3, size, size] for size in (224, 192, 160, 256)]),
@@ -63,19 +62,7 @@ def main() -> None:
             )
     header = ("net", "side", "first pass ms", "later passes ms (iqr)", "one size ms", "times faster", "distinct")
     table("Changing input sizes, milliseconds a run", (*header, "queries in the first pass"), rows)
-    for net, figures in nets.items():
-        if "ortlock_distinct" in figures:
-            note(f"{net}: {figures['ortlock_distinct']} distinct over all passes of ortlock, with and without lockfile")
-    if args.provider == "cuda":
-        from ortlock import native
-
-        native.load_cuda_provider()
-    title = "Input sizes that change at every run"
-    result = {"title": title, "nets": nets, "order": list(nets), **stamp(cuda=args.provider == "cuda")}
-    write(args.output, result)
-    draw(result, args.output.with_suffix(".svg"))
-    if found := faults(nets):
-        raise SystemExit("\n".join(found))
+    publish("Input sizes that change at every run", nets, args.output, cuda=args.provider == "cuda")
 
 
 if __name__ == "__main__":

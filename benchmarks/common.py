@@ -62,6 +62,28 @@ def write(path: Path, result: dict[str, Any]) -> None:
     note(f"wrote {path}")
 
 
+# How the input types of a session are called in NumPy.
+_TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16"}
+
+
+def feed_for(session: Any, shape: Sequence[int]) -> dict[str, Any]:
+    """Return seeded values of ``shape`` for the one input of a session."""
+    from ortlock import models
+
+    entry = session.get_inputs()[0]
+    return {entry.name: models.seeded_input(shape, _TYPES[entry.type])}
+
+
+def require_provider(session: Any, name: str) -> None:
+    """Check that a session runs on the provider ``name``.
+
+    Raises:
+        SystemExit: stock goes on with the CPU where CUDA cannot be used; its times would be taken for those of the GPU.
+    """
+    if session.get_providers()[0] != name:
+        raise SystemExit(f"{name} cannot be used here; the session has {session.get_providers()}")
+
+
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table to standard output."""
     shown = Table(title=title)

@@ -16,11 +16,10 @@ from typing import Any
 
 import onnxruntime
 
-from common import RESULTS, note, stamp, table, write
+from common import RESULTS, feed_for, note, require_provider, stamp, table, write
 from ortlock import NotReproducibleError, ReproducibleSession, digest, models
 
 STOCK = "stock EXHAUSTIVE"
-TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16"}
 
 
 def sessions(name: str, model: bytes | str, providers: list[Any]) -> dict[str, Any]:
@@ -50,8 +49,7 @@ def times(session: Any, feed: dict[str, Any], runs: int) -> list[float]:
 
 def measure(name: str, sides: dict[str, Any], shape: list[int], rounds: int, runs: int) -> dict[str, Any]:
     """Return the figures of each side at one shape."""
-    entry = sides[STOCK].get_inputs()[0]
-    feed = {entry.name: models.seeded_input(shape, TYPES[entry.type])}
+    feed = feed_for(sides[STOCK], shape)
     order = list(sides)
     digests: dict[str, str] = {}
     for side in order:
@@ -114,9 +112,7 @@ def main() -> None:
     results: dict[str, Any] = {}
     for name, (model, shape) in nets.items():
         sides = sessions(name, model, [(provider, options)])
-        # Stock goes on with the CPU where CUDA cannot be used; its times would then be taken for those of the GPU.
-        if sides[STOCK].get_providers()[0] != provider:
-            raise SystemExit(f"{provider} cannot be used here; the session has {sides[STOCK].get_providers()}")
+        require_provider(sides[STOCK], provider)
         results[name] = measure(name, sides, shape, args.rounds, args.runs)
     rows = []
     for name, figures in results.items():

@@ -15,9 +15,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from chart import draw
-from common import RESULTS, note, stamp, table, write
-from passes import CPU, ORTLOCK, STOCK, Effort, Net, faults, number, queries, run_sides
+from common import RESULTS, table
+from passes import CPU, ORTLOCK, STOCK, Effort, Net, number, publish, queries, run_sides
 
 HEIGHT = 48
 PAGES = [[640, 480], [960, 736], [736, 1024], [416, 640]]
@@ -86,23 +85,11 @@ def main() -> None:
         for side, f in net_figures["sides"].items():
             times = (number(f[key]) for key in ("created_ms", "first_ms", "second_ms", "steady_ms"))
             rows.append((name, side, *times, f["distinct"], queries(f)))
-        if "ortlock_distinct" in net_figures:
-            distinct = net_figures["ortlock_distinct"]
-            note(f"{name}: {distinct} distinct over all passes of ortlock, with and without lockfile")
     header = ("net", "side", "session ms", "first pass ms", "second pass ms", "one shape ms", "distinct")
     table("OCR, milliseconds a run", (*header, "queries in the first pass"), rows)
     if compared:
         table("Ratios", ("net", "ratio", "times"), compared)
-    if args.provider == "cuda":
-        from ortlock import native
-
-        native.load_cuda_provider()
-    title = "OCR: line widths and page sizes"
-    result = {"title": title, "nets": figures, "order": list(figures), **stamp(cuda=args.provider == "cuda")}
-    write(args.output, result)
-    draw(result, args.output.with_suffix(".svg"))
-    if found := faults(figures):
-        raise SystemExit("\n".join(found))
+    publish("OCR: line widths and page sizes", figures, args.output, cuda=args.provider == "cuda")
 
 
 if __name__ == "__main__":

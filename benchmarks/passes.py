@@ -18,16 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import note
+from common import feed_for, note, require_provider, stamp, write
 
 CPU = "CPU provider"
 STOCK = ("stock EXHAUSTIVE", "stock HEURISTIC")
 ORTLOCK = ("ortlock", "ortlock, lockfile")
 SIDES = (*STOCK, *ORTLOCK, CPU)
 _SEARCH = {"stock HEURISTIC": "HEURISTIC"}
-
-# How the input types of a session are called in NumPy.
-_TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +102,8 @@ def measure(job: Job) -> dict[str, Any]:
     started = time.perf_counter()
     session = make(model, providers=providers, **lock)
     created = time.perf_counter() - started
-    # Stock goes on with the CPU where CUDA cannot be used; its times would then be taken for those of the GPU.
-    if session.get_providers()[0] != name:
-        raise SystemExit(f"{job.side}: {name} cannot be used here; the session has {session.get_providers()}")
-    entry = session.get_inputs()[0]
-    feeds = [{entry.name: models.seeded_input(shape, _TYPES[entry.type])} for shape in net.shapes]
+    require_provider(session, name)
+    feeds = [feed_for(session, shape) for shape in net.shapes]
 
     result: dict[str, Any] = {"created": round(created * 1e3, 3), "passes": [], "digests": []}
     for number in range(job.effort.passes):
@@ -236,6 +230,29 @@ def faults(nets: dict[str, Any]) -> list[str]:
         if locked is not None and locked["book"]["queries"] != 0:
             found.append(f"{name}: {locked['book']['queries']} heuristics queries in spite of the lockfile")
     return found
+
+
+def publish(title: str, nets: dict[str, Any], output: Path, *, cuda: bool) -> None:
+    """Write the figures of nets as JSON and as a chart beside it.
+
+    Raises:
+        SystemExit: after that, where ortlock's sides did not keep what they promise.
+    """
+    from chart import draw  # which needs the sides of this module
+
+    for name, figures in nets.items():
+        if "ortlock_distinct" in figures:
+            distinct = figures["ortlock_distinct"]
+            note(f"{name}: {distinct} distinct over all passes of ortlock, with and without lockfile")
+    if cuda:
+        from ortlock import native
+
+        native.load_cuda_provider()
+    result = {"title": title, "nets": nets, "order": list(nets), **stamp(cuda=cuda)}
+    write(output, result)
+    draw(result, output.with_suffix(".svg"))
+    if found := faults(nets):
+        raise SystemExit("\n".join(found))
 
 
 def main() -> None:

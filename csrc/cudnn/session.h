@@ -66,13 +66,14 @@ class Session {
 
   std::int64_t token() const { return token_; }
   Policy policy() const { return policy_; }
+  bool enforces() const { return policy_ != Policy::observe; }
+
   // Every choice that the lockfile does not hold counts as an event: somebody wants to write it down.
   void set_recording() { recording_.store(true, std::memory_order_relaxed); }
+
   // Its provider takes no convolution engine that uses tensor cores if there is another (use_tf32=0).
   bool avoids_tensor_cores() const { return avoids_tensor_cores_.load(std::memory_order_relaxed); }
   void set_avoids_tensor_cores() { avoids_tensor_cores_.store(true, std::memory_order_relaxed); }
-
-  bool enforces() const { return policy_ != Policy::observe; }
 
   // Its runs spread over threads that never enter it (ONNX Runtime's parallel execution).
   bool has_workers() const { return has_workers_.load(std::memory_order_relaxed); }

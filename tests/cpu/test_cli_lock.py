@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from ortlock import ReproducibleSession, models, native
 from ortlock.cli import main
+from ortlock.cli.feeds import parse_widths
 from ortlock.cli.inputs import InputError
-from ortlock.cli.lock import parse_widths
 from ortlock.lockfile import read
 from tests.cpu.test_session_lock import KEY, OTHER, PLAN, elsewhere, image, ran
 

@@ -13,15 +13,8 @@ from typing import Any
 import click
 
 from ortlock.cli.errors import CommandError, cannot_load, readable_model
-from ortlock.cli.inputs import (
-    Feed,
-    InputError,
-    input_specs,
-    load_npz,
-    parse_dims,
-    parse_shapes,
-    seeded_feeds,
-)
+from ortlock.cli.feeds import chosen_feeds, input_options
+from ortlock.cli.inputs import Feed, input_specs
 from ortlock.cli.options import (
     DOES_NOT_HOLD,
     HOLDS,
@@ -67,12 +60,7 @@ class Side:
 @click.command("bench")
 @click.argument("model", type=click.Path(path_type=Path))
 @provider_option
-@click.option(
-    "--inputs", type=click.Path(path_type=Path), multiple=True, help="FILE.npz, one array an input; may be repeated."
-)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of made-up inputs.")
-@click.option("--dim", multiple=True, metavar="NAME=N", help="Size of a symbolic dimension; may be repeated.")
-@click.option("--shapes", default="", metavar="SHAPES", help="Several shapes: x:1x3x224x224,x:1x3x256x256.")
+@input_options
 @click.option("--sessions", type=click.IntRange(1), default=3, show_default=True, help="Sessions for distinct outputs.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
 @click.option("--runs", type=click.IntRange(1), default=20, show_default=True, help="Runs a round.")
@@ -102,7 +90,7 @@ def command(
         # Sessions that intercept come before stock's, which would otherwise have resolved cuDNN's functions.
         for side in sorted(sides, key=lambda side: side.name == "stock"):
             _open(side, path, providers)
-    feeds = _feeds(sides[0].session, inputs, seed, dim, shapes)
+    feeds = chosen_feeds(input_specs(sides[0].session), inputs, seed, dim, shapes)
     open_sides = [side for side in sides if side.session is not None]
     with nothing_but_json(as_json), progress(as_json) as bar:
         # What only the first session of a process pays (CUDA's and cuDNN's start) belongs to no side.
@@ -151,15 +139,6 @@ def _open(side: Side, path: str, providers: Sequence[str]) -> None:
         side.refused = str(error)
     except Exception as error:
         raise cannot_load(Path(path), error) from error
-
-
-def _feeds(session: Any, inputs: Sequence[Path], seed: int, dim: Sequence[str], shapes: str) -> list[Feed]:
-    specs = input_specs(session)
-    if inputs:
-        if dim or shapes:
-            raise InputError("--inputs gives the shapes itself; leave out --dim and --shapes.")
-        return [load_npz(path, specs) for path in inputs]
-    return seeded_feeds(specs, seed, parse_dims(dim), parse_shapes(shapes) if shapes else {})
 
 
 def _warm_process(path: str, providers: Sequence[str], feed: Feed) -> None:

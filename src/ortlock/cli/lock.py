@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,8 @@ from typing import Any
 import click
 
 from ortlock.cli.errors import CommandError, cannot_load, readable_model
-from ortlock.cli.inputs import (
-    Feed,
-    InputError,
-    InputSpec,
-    input_specs,
-    load_npz,
-    parse_dims,
-    parse_shapes,
-    seeded_feeds,
-)
+from ortlock.cli.feeds import chosen_feeds, input_options, widths_option
+from ortlock.cli.inputs import Feed, InputError, input_specs
 from ortlock.cli.options import (
     DOES_NOT_HOLD,
     HOLDS,
@@ -52,18 +43,8 @@ class _Check:
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The lockfile; added to if there.")
 @provider_option
-@click.option(
-    "--inputs", type=click.Path(path_type=Path), multiple=True, help="FILE.npz, one array an input; may be repeated."
-)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of made-up inputs.")
-@click.option("--dim", multiple=True, metavar="NAME=N", help="Size of a symbolic dimension; may be repeated.")
-@click.option("--shapes", default="", metavar="SHAPES", help="Several shapes: x:1x3x224x224,x:1x3x256x256.")
-@click.option(
-    "--widths",
-    default="",
-    metavar="WIDTHS",
-    help="Sizes of the last axis of the model's one input of that many axes: 64,96,128 or 64:1280:32.",
-)
+@input_options
+@widths_option
 @click.option("--update", is_flag=True, help="Choose everything anew in place of what the file says.")
 @click.option("--check/--no-check", default=True, show_default=True, help="Replay it in a new session and compare.")
 @json_option
@@ -103,35 +84,29 @@ def command(
                 raise cannot_load(model, error) from error
 
         recording = session("update" if update else "record")
+        digests: list[str] = []
         try:
-            feeds = _feeds(input_specs(recording), inputs, seed, dim, shapes, widths)
-        except InputError:
-            recording._ortlock.lock.abandon()  # nothing has run
-            raise
-        digests = []
-        with progress(as_json) as bar:
-            for feed in bar.track(feeds, description="recording"):
-                try:
+            feeds = chosen_feeds(input_specs(recording), inputs, seed, dim, shapes, widths)
+            with progress(as_json) as bar:
+                for feed in bar.track(feeds, description="recording"):
                     digests.append(digest(_run(recording, model, feed)))
-                except CommandError:
-                    if not digests:
-                        recording._ortlock.lock.abandon()  # nothing has run
-                    raise
-            try:
-                recording.save_lockfile()
-            except LockfileError:
-                recording._ortlock.lock.abandon()  # not once more when the session ends
-                raise
-            same_provider(recording, providers[0], "recording")
-            facts = recording.report().lockfile
-            found = _Check()
-            if check:
-                replaying = session("replay")
+            recording.save_lockfile()
+        except (CommandError, InputError, LockfileError) as error:
+            # Where nothing has run there is nothing to write, and what could not be written is not tried once more.
+            if not digests or isinstance(error, LockfileError):
+                recording._ortlock.lock.abandon()
+            raise
+        same_provider(recording, providers[0], "recording")
+        facts = recording.report().lockfile
+        found = _Check()
+        if check:
+            replaying = session("replay")
+            with progress(as_json) as bar:
                 for feed, expected in zip(bar.track(feeds, description="replaying"), digests, strict=True):
                     found.same += digest(_run(replaying, model, feed)) == expected
-                same_provider(replaying, providers[0], "replaying")
-                again = replaying.report().lockfile
-                found.replayed, found.others = again.replayed, again.others
+            same_provider(replaying, providers[0], "replaying")
+            again = replaying.report().lockfile
+            found.replayed, found.others = again.replayed, again.others
     result = {
         "model": str(model),
         "lockfile": str(output),
@@ -172,68 +147,6 @@ def _run(session: Any, model: Path, feed: Feed) -> Any:
 
 def _has_shape(value: Any) -> bool:
     return isinstance(getattr(value, "shape", None), tuple)
-
-
-def _feeds(
-    specs: Sequence[InputSpec], inputs: Sequence[Path], seed: int, dim: Sequence[str], shapes: str, widths: str
-) -> list[Feed]:
-    if inputs:
-        if dim or shapes or widths:
-            raise InputError("--inputs gives the shapes itself; leave out --dim, --shapes and --widths.")
-        return [load_npz(path, specs) for path in inputs]
-    dims = parse_dims(dim)
-    if widths:
-        if shapes:
-            raise InputError("--widths and --shapes both give shapes; leave one out.")
-        return seeded_feeds(specs, seed, *_with_widths(specs, dims, parse_widths(widths)))
-    return seeded_feeds(specs, seed, dims, parse_shapes(shapes) if shapes else {})
-
-
-def parse_widths(text: str) -> list[int]:
-    """Return the sizes of ``64,96,128`` or ``64:1280:32`` (first, last, step; the last may be met or not).
-
-    Raises:
-        InputError: the text has another form.
-    """
-    sizes: list[int] = []
-    for part in text.split(","):
-        numbers = part.strip().split(":")
-        if not all(number.isascii() and number.isdigit() and int(number) > 0 for number in numbers):
-            numbers = []
-        match [int(number) for number in numbers]:
-            case [size]:
-                sizes.append(size)
-            case [first, last] if first <= last:
-                sizes.extend(range(first, last + 1))
-            case [first, last, step] if first <= last:
-                sizes.extend(range(first, last + 1, step))
-            case _:
-                raise InputError(f"--widths {text!r}: give sizes, 64,96,128, or FIRST:LAST:STEP, e.g. 64:1280:32.")
-    return list(dict.fromkeys(sizes))
-
-
-def _with_widths(
-    specs: Sequence[InputSpec], dims: dict[str, int], widths: Sequence[int]
-) -> tuple[dict[str, int], dict[str, list[tuple[int, ...]]]]:
-    """Return dimensions and shapes for which the widest input takes every width."""
-    deepest = max((len(spec.shape) for spec in specs), default=0)
-    images = [spec for spec in specs if len(spec.shape) == deepest]
-    if len(images) != 1 or deepest == 0:
-        names = ", ".join(spec.name for spec in specs)
-        raise InputError(f"--widths: which of the inputs {names} has the width cannot be told; give --shapes.")
-    image = images[0]
-    if isinstance(image.shape[-1], str) and image.shape[-1] in dims:
-        raise InputError(f"--widths varies {image.shape[-1]}; leave it out of --dim.")
-    if isinstance(image.shape[-1], int) and image.shape[-1] > 0:
-        raise InputError(f"--widths: the last axis of {image.name} is {image.shape[-1]} in the model; leave it out.")
-    leading: list[int] = []
-    for axis, size in enumerate(image.shape[:-1]):
-        known = size if isinstance(size, int) and size > 0 else dims.get(size) if isinstance(size, str) else None
-        if known is None and axis > 0:
-            name = size if isinstance(size, str) and size else f"axis {axis}"
-            raise InputError(f"--widths: {name} of {image.name} has no size; set it with --dim NAME=N or --shapes.")
-        leading.append(known if known is not None else 1)
-    return dims, {image.name: [(*leading, width) for width in widths]}
 
 
 def _tell(result: dict[str, Any], check: _Check | None) -> None:

@@ -14,6 +14,9 @@ RULE = "1"
 
 Identity = Mapping[str, str | None]
 
+_LONG = 60
+"""Characters from which on a value is shown in part."""
+
 # By machine: they decide about the CPU provider's bits, which the report judges, not about the choices on the GPU.
 _BY_MACHINE = frozenset({"intra_op_num_threads", "inter_op_num_threads"})
 
@@ -87,6 +90,3 @@ def _shown(values: Identity, others: Identity, name: str) -> str:
     known = (others.get(name) or "").split()
     own = [word for word in value.split() if word not in known]
     return f"... {' '.join(own)}" if own else f"{value[:_LONG]}..."
-
-
-_LONG = 60

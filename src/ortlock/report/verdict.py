@@ -106,16 +106,15 @@ def _operator_reasons(facts: Facts) -> list[Reason]:
 
 
 def _status_of(finding: Finding, settings: Sequence[SettingState]) -> Status:
+    state = next((state for state in settings if state.key == finding.setting), None)
     match finding.status:
         case OperatorStatus.NONDETERMINISTIC if finding.setting is not None:
-            state = next((state for state in settings if state.key == finding.setting), None)
             return Status.HOLDS if state is not None and state.value == "1" else Status.VIOLATED
         case OperatorStatus.NONDETERMINISTIC | OperatorStatus.STATEFUL:
             return Status.VIOLATED
         case OperatorStatus.UNKNOWN:
             return Status.UNKNOWN
         case OperatorStatus.SETTING:
-            state = next((state for state in settings if state.key == finding.setting), None)
             return Status.HOLDS if state is not None and not state.breaks else Status.VIOLATED
     return Status.HOLDS
 

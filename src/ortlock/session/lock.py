@@ -119,9 +119,7 @@ class SessionLock:
             self._file = read(self._path)
             if self._file is not None:
                 check_model(self._path, self._file, self._model)
-        if self._file is not None:
-            return
-        if not self.writes:
+        if self._file is None and not self.writes:
             remedy = "Record it with `ortlock lock MODEL -o FILE` or lock_mode='record'."
             raise LockfileError(self.path, "there is no such file to replay.", remedy)
 
