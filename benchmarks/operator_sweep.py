@@ -39,6 +39,11 @@ PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
 UNIT_LIMIT = 40
 START_LIMIT = 150
 _RAN = "ran"
+_LIST = """
+import json, sys
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
+print(json.dumps([(one.domain, one.op_name) for one in get_all_opkernel_def() if one.provider == sys.argv[1]]))
+"""
 
 Unit = tuple[str, str]
 
@@ -240,13 +245,19 @@ def _in_words(found: Sequence[dict[str, Any]]) -> str:
 
 
 def registered_operators(path: Path | None, provider: str) -> set[tuple[str, str]]:
-    """Return domain and name of the provider's operators: from a file, else from ONNX Runtime's own list."""
+    """Return domain and name of the provider's operators: from a file, else from ONNX Runtime's own list.
+
+    ONNX Runtime makes that list in a process of its own: it loads every provider that it was built for, and ends the
+    process where the library of one is missing. Then the list is empty.
+    """
     if path is not None:
         found = [(one["domain"], one["op"]) for one in json.loads(path.read_text())]
     else:
-        from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
-
-        found = [(kernel.domain, kernel.op_name) for kernel in get_all_opkernel_def() if kernel.provider == provider]
+        done = subprocess.run([sys.executable, "-c", _LIST, provider], capture_output=True, text=True, check=False)
+        if done.returncode:
+            note("ONNX Runtime could not list the registered operators; give --registered")
+            return set()
+        found = [tuple(one) for one in json.loads(done.stdout.splitlines()[-1])]
     return {("" if domain == "ai.onnx" else domain, name) for domain, name in found}
 
 
