@@ -163,9 +163,9 @@ class Candidates {
   std::vector<std::optional<EngineNotes>> notes_;
 };
 
-// Makes a plan of `config` and, if cuDNN can, settles the entry on it.
+// Makes a plan of `config` and, if cuDNN can, settles the entry on it; `knobs` where they are known already.
 bool settle(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& query, OwnedDescriptor& config,
-            const EngineNotes& notes) {
+            const EngineNotes& notes, const Knobs* knobs = nullptr) {
   const auto handle = graph.value<Handle>(CUDNN_ATTR_OPERATIONGRAPH_HANDLE);
   OwnedDescriptor plan =
       make_plan(config.get(), handle, query.value<BackendDescriptor>(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP));
@@ -173,7 +173,7 @@ bool settle(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor
   entry->found = true;
   entry->deterministic = !notes.nondeterministic();
   entry->notes = notes;
-  entry->knobs = read_knobs(config.get());
+  entry->knobs = knobs ? *knobs : read_knobs(config.get());
   entry->workspace_bytes = read_workspace(plan.get());
   auto kept = std::make_shared<FinalizedPlan>();
   kept->graph = OwnRef(&graph);
@@ -197,17 +197,54 @@ bool take_first(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescri
   return false;
 }
 
+OwnedDescriptor make_engine(std::int64_t index, OwnDescriptor& graph, BackendDescriptor properties) {
+  OwnedDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  const BackendDescriptor real_graph = graph.real();
+  if (!engine || !real_graph || !set_descriptor(engine.get(), CUDNN_ATTR_ENGINE_OPERATION_GRAPH, real_graph) ||
+      !set(engine.get(), CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &index) ||
+      (properties && !set_descriptor(engine.get(), CUDNN_ATTR_ENGINE_DEVICEPROP, properties)) ||
+      !finalize(engine.get())) {
+    return {};
+  }
+  return engine;
+}
+
+OwnedDescriptor configure(BackendDescriptor engine, const Knobs& knobs) {
+  std::vector<OwnedDescriptor> owners;
+  std::vector<BackendDescriptor> choices;
+  for (const auto& [type, value] : knobs) {
+    owners.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+    const int knob = static_cast<int>(type);
+    if (!owners.back() ||
+        !set(owners.back().get(), CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &knob) ||
+        !set(owners.back().get(), CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &value) ||
+        !finalize(owners.back().get())) {
+      return {};
+    }
+    choices.push_back(owners.back().get());
+  }
+  OwnedDescriptor config(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  if (!config || !set_descriptor(config.get(), CUDNN_ATTR_ENGINECFG_ENGINE, engine) ||
+      (!choices.empty() &&
+       !set(config.get(), CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+            static_cast<std::int64_t>(choices.size()), choices.data())) ||
+      !finalize(config.get())) {
+    return {};
+  }
+  return config;
+}
+
 // Takes what the lockfile says, without a word with the heuristics.
 bool take_locked(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& query, const Choice& choice) {
   if (choice.legacy) return false;
-  entry->notes.engine = choice.engine;
-  entry->knobs = choice.knobs;
-  OwnedDescriptor config =
-      make_config(*entry, graph, query.value<BackendDescriptor>(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP));
-  if (!config) return false;
-  const EngineNotes notes = read_notes(config.get());
+  const OwnedDescriptor engine =
+      make_engine(choice.engine, graph, query.value<BackendDescriptor>(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP));
+  if (!engine) return false;
+  const EngineNotes notes = read_engine_notes(engine.get());
   // A lockfile is no way around the contract.
-  return notes.known && !notes.nondeterministic() && settle(entry, graph, query, config, notes);
+  if (!notes.known || notes.nondeterministic()) return false;
+  OwnedDescriptor config = configure(engine.get(), choice.knobs);
+  return config && settle(entry, graph, query, config, notes, &choice.knobs);
 }
 
 bool compiles(const EngineNotes& notes) {
@@ -323,36 +360,8 @@ void choose(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor
 }
 
 OwnedDescriptor make_config(const BookEntry& entry, OwnDescriptor& graph, BackendDescriptor properties) {
-  OwnedDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-  const BackendDescriptor real_graph = graph.real();
-  if (!engine || !real_graph || !set_descriptor(engine.get(), CUDNN_ATTR_ENGINE_OPERATION_GRAPH, real_graph) ||
-      !set(engine.get(), CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &entry.notes.engine) ||
-      (properties && !set_descriptor(engine.get(), CUDNN_ATTR_ENGINE_DEVICEPROP, properties)) ||
-      !finalize(engine.get())) {
-    return {};
-  }
-  std::vector<OwnedDescriptor> owners;
-  std::vector<BackendDescriptor> choices;
-  for (const auto& [type, value] : entry.knobs) {
-    owners.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
-    const int knob = static_cast<int>(type);
-    if (!owners.back() ||
-        !set(owners.back().get(), CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &knob) ||
-        !set(owners.back().get(), CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &value) ||
-        !finalize(owners.back().get())) {
-      return {};
-    }
-    choices.push_back(owners.back().get());
-  }
-  OwnedDescriptor config(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-  if (!config || !set_descriptor(config.get(), CUDNN_ATTR_ENGINECFG_ENGINE, engine.get()) ||
-      (!choices.empty() &&
-       !set(config.get(), CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-            static_cast<std::int64_t>(choices.size()), choices.data())) ||
-      !finalize(config.get())) {
-    return {};
-  }
-  return config;
+  const OwnedDescriptor engine = make_engine(entry.notes.engine, graph, properties);
+  return engine ? configure(engine.get(), entry.knobs) : OwnedDescriptor();
 }
 
 FinalizedPlanPtr plan_for(const BookEntryPtr& entry, OwnDescriptor& graph, const OwnDescriptor& like) {

@@ -55,7 +55,7 @@ struct BookEntry {
   std::int64_t candidates = 0; // how many cuDNN offered
   Description what;
   EngineNotes notes;
-  std::vector<std::pair<std::int64_t, std::int64_t>> knobs;
+  Knobs knobs;
   std::int64_t workspace_bytes = 0;
   std::vector<PlanRecord> refused;  // what came before it in cuDNN's ranking
 

@@ -11,11 +11,14 @@
 
 namespace ortlock::cudnn {
 
+// Knob types and values, sorted.
+using Knobs = std::vector<std::pair<std::int64_t, std::int64_t>>;
+
 // An engine with its knobs (graph API) or an algorithm with its math type (legacy API).
 struct Choice {
   bool legacy = false;
   std::int64_t engine = -1;
-  std::vector<std::pair<std::int64_t, std::int64_t>> knobs;
+  Knobs knobs;
   int math_type = 0;
   std::int64_t workspace_bytes = 0;
 };

@@ -8,6 +8,7 @@
 namespace ortlock::cudnn {
 namespace {
 
+constexpr std::size_t kUsualKnobs = 16;
 constexpr std::size_t kMaxKnobs = 64;  // cuDNN 9.19 has 44 knob types
 
 bool get(BackendDescriptor descriptor, int name, int type, std::int64_t requested, std::int64_t* count, void* values) {
@@ -50,49 +51,58 @@ bool EngineNotes::tensor_core() const {
   return std::find(numerical.begin(), numerical.end(), CUDNN_NUMERICAL_NOTE_TENSOR_CORE) != numerical.end();
 }
 
-EngineNotes read_notes(BackendDescriptor config) {
+EngineNotes read_engine_notes(BackendDescriptor engine) {
   EngineNotes notes;
+  std::int64_t count = 0;
+  notes.known = get(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count, &notes.engine);
+  notes.numerical = read_note_list(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, notes.known);
+  bool behavior_known = true;
+  notes.behavior =
+      read_note_list(engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, behavior_known);
+  return notes;
+}
+
+EngineNotes read_notes(BackendDescriptor config) {
   const OwnedDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   BackendDescriptor descriptor = engine.get();
   std::int64_t count = 0;
   if (!engine ||
       !get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &descriptor)) {
-    return notes;
-  }
-  notes.known = get(descriptor, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count, &notes.engine);
-  notes.numerical =
-      read_note_list(descriptor, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, notes.known);
-  bool behavior_known = true;
-  notes.behavior =
-      read_note_list(descriptor, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, behavior_known);
-  return notes;
-}
-
-std::vector<std::pair<std::int64_t, std::int64_t>> read_knobs(BackendDescriptor config) {
-  // cuDNN does not tell the number beforehand (it answers 0), so there must be room for every knob type.
-  std::array<OwnedDescriptor, kMaxKnobs> owners;
-  std::array<BackendDescriptor, kMaxKnobs> choices{};
-  for (std::size_t i = 0; i < kMaxKnobs; ++i) {
-    owners[i] = OwnedDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
-    if (!owners[i]) return {};
-    choices[i] = owners[i].get();
-  }
-  std::int64_t count = 0;
-  if (!get(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, kMaxKnobs, &count,
-           choices.data())) {
     return {};
   }
-  std::vector<std::pair<std::int64_t, std::int64_t>> knobs;
-  for (std::size_t i = 0; i < std::min(static_cast<std::size_t>(count), kMaxKnobs); ++i) {
-    int type = -1;
-    std::int64_t value = 0, one = 0;
-    if (get(choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &one, &type) &&
-        get(choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &one, &value)) {
-      knobs.emplace_back(type, value);
+  return read_engine_notes(descriptor);
+}
+
+Knobs read_knobs(BackendDescriptor config) {
+  // cuDNN does not tell the number beforehand (it answers 0): room for what engines usually have, then for every type.
+  for (const std::size_t room : {kUsualKnobs, kMaxKnobs}) {
+    std::vector<OwnedDescriptor> owners;
+    std::vector<BackendDescriptor> choices;
+    owners.reserve(room);
+    choices.reserve(room);
+    for (std::size_t i = 0; i < room; ++i) {
+      owners.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+      if (!owners.back()) return {};
+      choices.push_back(owners.back().get());
     }
+    std::int64_t count = 0;
+    const bool read = get(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                          static_cast<std::int64_t>(room), &count, choices.data());
+    if (room < kMaxKnobs && (!read || count < 0 || static_cast<std::size_t>(count) >= room)) continue;
+    if (!read) return {};
+    Knobs knobs;
+    for (std::size_t i = 0; i < std::min(static_cast<std::size_t>(count), room); ++i) {
+      int type = -1;
+      std::int64_t value = 0, one = 0;
+      if (get(choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &one, &type) &&
+          get(choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &one, &value)) {
+        knobs.emplace_back(type, value);
+      }
+    }
+    std::sort(knobs.begin(), knobs.end());
+    return knobs;
   }
-  std::sort(knobs.begin(), knobs.end());
-  return knobs;
+  return {};
 }
 
 std::int64_t read_workspace(BackendDescriptor plan) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cudnn/abi.h"
+#include "cudnn/choices.h"
 #include "cudnn/descriptors.h"
 
 namespace ortlock::cudnn {
@@ -43,8 +44,9 @@ struct EngineNotes {
   bool tensor_core() const;
 };
 
+EngineNotes read_engine_notes(BackendDescriptor engine);
 EngineNotes read_notes(BackendDescriptor config);
-std::vector<std::pair<std::int64_t, std::int64_t>> read_knobs(BackendDescriptor config);
+Knobs read_knobs(BackendDescriptor config);
 std::int64_t read_workspace(BackendDescriptor plan);
 
 // True if cuDNN can make a plan of `config` for the device of the plan `like`; it is destroyed again.

@@ -33,7 +33,7 @@ struct PlanRecord {
   const char* source = kFromRanking;
   Description what;
   std::int64_t engine = -1;
-  std::vector<std::pair<std::int64_t, std::int64_t>> knobs;
+  Knobs knobs;
   std::optional<int> math_type;
   std::vector<std::string> numerical_notes;
   std::vector<std::string> behavior_notes;

@@ -201,12 +201,13 @@ EXPORT Status cudnnBackendGetAttribute(BackendDescriptor descriptor, int name, i
 EXPORT Status cudnnBackendFinalize(BackendDescriptor descriptor) {
   auto* made = static_cast<Descriptor*>(descriptor);
   ++calls;
-  if (const Descriptor* engine = follow(made, CUDNN_ATTR_ENGINECFG_ENGINE)) {
-    // A configuration that was built by hand, not filled in by a query.
+  if (made->kind == CUDNN_BACKEND_ENGINE_DESCRIPTOR) {
+    // An engine that was named by hand, not filled in by a query.
     std::int64_t index = 0;
-    std::memcpy(&index, engine->values.at(CUDNN_ATTR_ENGINE_GLOBAL_INDEX).bytes.data(), sizeof index);
+    std::memcpy(&index, made->values.at(CUDNN_ATTR_ENGINE_GLOBAL_INDEX).bytes.data(), sizeof index);
     made->engine = static_cast<int>(index);
   }
+  if (const Descriptor* engine = follow(made, CUDNN_ATTR_ENGINECFG_ENGINE)) made->engine = engine->engine;
   if (made->kind != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) return CUDNN_STATUS_SUCCESS;
   const Descriptor* config = follow(made, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
   if (!config || config->engine == kBrokenEngine) return CUDNN_STATUS_NOT_SUPPORTED;
