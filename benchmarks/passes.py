@@ -180,6 +180,7 @@ def summarize(results: list[dict[str, Any]]) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "created_ms": statistics.median(result["created"] for result in results),
         "first_ms": _of_pass(results, 0),
+        "started_ms": _of_pass(results, 0, 1),
         "second_ms": _of_pass(results, 1),
         "later_ms": round(statistics.median(later), 4) if later else None,
         "later_iqr_ms": None,
@@ -198,9 +199,13 @@ def summarize(results: list[dict[str, Any]]) -> dict[str, Any]:
     return figures
 
 
-def _of_pass(results: list[dict[str, Any]], number: int) -> float | None:
-    """Return the mean run of one pass, the median over the repetitions; None where that pass was not made."""
-    means = [statistics.mean(result["passes"][number]) for result in results if number < len(result["passes"])]
+def _of_pass(results: list[dict[str, Any]], number: int, skipped: int = 0) -> float | None:
+    """Return the mean run of one pass, the median over the repetitions; None where that pass was not made.
+
+    ``skipped`` runs at its beginning are left out: a process's very first run also loads kernels and libraries.
+    """
+    passes = [result["passes"][number][skipped:] for result in results if number < len(result["passes"])]
+    means = [statistics.mean(durations) for durations in passes if durations]
     return round(statistics.median(means), 4) if means else None
 
 
