@@ -1,7 +1,7 @@
 """What is known about operators, and which of them a session runs where."""
 
 from ortlock.operators.findings import Finding, judge
-from ortlock.operators.graph import Node, NodeList, model_nodes, nodes_of_session, nodes_with_weights
+from ortlock.operators.graph import Node, NodeList, model_nodes, nodes_of_model, nodes_of_session, nodes_with_weights
 from ortlock.operators.knowledge import Basis, Knowledge, OperatorStatus, lookup
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "judge",
     "lookup",
     "model_nodes",
+    "nodes_of_model",
     "nodes_of_session",
     "nodes_with_weights",
 ]

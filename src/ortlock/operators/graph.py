@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import onnx
 
 from ortlock.operators.model_file import load, model_nodes_by_graph
 
@@ -42,7 +44,11 @@ class NodeList:
     provider of the session as far as anybody knows; ``unknown``: neither could be read."""
 
 
-def nodes_of_session(session: Any, path: str | None, data: bytes | None) -> NodeList:
+Named = Callable[[str], Node | None]
+"""From a node's name as it runs to the model's own node, where a copy of the model gave it another name."""
+
+
+def nodes_of_session(session: Any, path: str | None, data: bytes | None, named: Named | None = None) -> NodeList:
     """Return the nodes of ``session``.
 
     ONNX Runtime's record of the assignment is used where there is one (from 1.24 on, if the session was created with
@@ -53,6 +59,7 @@ def nodes_of_session(session: Any, path: str | None, data: bytes | None) -> Node
         session: an initialised ``onnxruntime.InferenceSession``.
         path: the model's file, or None.
         data: the model's bytes, or None.
+        named: for a session on a copy of the model with other names.
     """
     providers = session.get_providers()
     found = _found(path, data, providers[0] if providers else None)
@@ -61,6 +68,8 @@ def nodes_of_session(session: Any, path: str | None, data: bytes | None) -> Node
     if assigned is None:
         return NodeList(in_file, "unknown" if found is None else "model file")
     nodes = _with_attributes(assigned, in_file)
+    if named is not None:
+        nodes = [_under_own_name(node, named) for node in nodes]
     seen = {(node.name, node.op_type) for node in nodes}
     subgraphs: dict[int, list[Node]] = defaultdict(list)
     for graph, node in found or ():
@@ -76,6 +85,22 @@ def model_nodes(path: str | None, data: bytes | None, provider: str | None) -> t
     """Return the nodes of a model, subgraphs and functions included; None where it cannot be read as ONNX."""
     found = _found(path, data, provider)
     return None if found is None else tuple(node for _, node in found)
+
+
+def nodes_of_model(
+    path: str | None, data: bytes | None, provider: str | None
+) -> tuple[onnx.ModelProto, list[tuple[onnx.NodeProto, Node]]] | None:
+    """Return a model without its external data, and its nodes as it has them with what is known of each.
+
+    Subgraphs and functions are included. None where it cannot be read as ONNX.
+    """
+    model = load(path, data)
+    if model is None:
+        return None
+    return model, [
+        (proto, Node(proto.name, proto.op_type, proto.domain, provider, attributes))
+        for _, proto, attributes in model_nodes_by_graph(model)
+    ]
 
 
 def nodes_with_weights(path: str | None, data: bytes | None, tensors: Sequence[str]) -> tuple[str, ...]:
@@ -137,6 +162,11 @@ def _assigned(session: Any) -> list[Node] | None:
         for subgraph in subgraphs
         for node in subgraph.get_nodes()
     ]
+
+
+def _under_own_name(node: Node, named: Named) -> Node:
+    own = named(node.name)
+    return node if own is None or own.op_type != node.op_type else replace(own, provider=node.provider)
 
 
 def _with_attributes(assigned: Iterable[Node], in_file: Iterable[Node]) -> list[Node]:

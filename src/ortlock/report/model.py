@@ -100,6 +100,19 @@ class LockFacts:
     """Choices that this session has written to the file."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedFacts:
+    """A node that does not run as the model has it, because CUDA has no deterministic kernel for it."""
+
+    node: str
+    """Name and operator in the model."""
+    action: str
+    """What was done with it."""
+    reason: str
+    milliseconds: float | None
+    """A run's time in its kernels, where ``measure_placement`` was called."""
+
+
 @dataclass(frozen=True)
 class ReproducibilityReport:
     """Whether a session gives the same bits, why, and in which environment."""
@@ -123,6 +136,7 @@ class ReproducibilityReport:
     interposer: InterposerState
     events: tuple[Event, ...]
     lockfile: LockFacts | None
+    placed: tuple[PlacedFacts, ...]
     book: BookStatistics
     """The plan book of the process, all sessions together."""
 
@@ -174,6 +188,7 @@ class ReproducibilityReport:
             "interposer": _plain(asdict(self.interposer)),
             "events": [_plain(asdict(event)) for event in self.events],
             "lockfile": None if self.lockfile is None else asdict(self.lockfile),
+            "placed": [asdict(placed) for placed in self.placed],
             "book": asdict(self.book),
         }
 

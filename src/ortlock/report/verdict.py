@@ -9,7 +9,7 @@ from ortlock.native import CANNOT_BE_MADE, NOTHING_DETERMINISTIC, InterposerStat
 from ortlock.operators import Finding, NodeList, OperatorStatus
 from ortlock.operators.knowledge import CPU, CUDA, Basis
 from ortlock.policy import Mode
-from ortlock.report.model import Event, LockFacts, Reason, ScopeClaim, Status, Verdict
+from ortlock.report.model import Event, LockFacts, PlacedFacts, Reason, ScopeClaim, Status, Verdict
 from ortlock.settings import Origin, SettingState
 
 SCOPES = ("run", "session", "process", "machine")
@@ -34,6 +34,7 @@ class Facts:
     records: SessionRecords
     events: tuple[Event, ...]
     lock: LockFacts | None = None
+    placed: tuple[PlacedFacts, ...] = ()
 
 
 def claims(facts: Facts) -> tuple[ScopeClaim, ...]:
@@ -205,7 +206,7 @@ def _machine_reasons(facts: Facts) -> list[Reason]:
             text = "ONNX Runtime chooses the number of CPU threads by the machine."
             remedy = "Use mode pin, or set sess_options.intra_op_num_threads."
             found.append(Reason("threads-by-machine", state.key, text, remedy, Status.UNKNOWN))
-        elif state.key == "intra_op_num_threads" and state.origin is Origin.PINNED:
+        elif state.key == "intra_op_num_threads" and state.origin is Origin.PINNED and state.value != "1":
             text = f"The number of CPU threads, {state.value}, was taken from this machine."
             remedy = "Set sess_options.intra_op_num_threads to the same number everywhere."
             found.append(Reason("threads-by-machine", state.key, text, remedy, Status.UNKNOWN))

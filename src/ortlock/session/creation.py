@@ -18,6 +18,7 @@ from ortlock.errors import NotReproducibleError
 from ortlock.policy import Mode
 from ortlock.report.model import Status
 from ortlock.session import options as session_options
+from ortlock.session import placing
 from ortlock.session.facts import gather, model_identity, unmet
 from ortlock.session.guard import FALLBACK_OFF, Guard, check_interposer, missing_cuda
 from ortlock.settings import CPU, CUDA, Kind, Origin, Resolution, SettingState, normalise, resolve
@@ -77,11 +78,12 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
             guard.model = guard.model or model_identity(*guard.source)
             guard.lock.open(guard.model)
         plan = _plan(guard, options, asked)
+        plan = replace(plan, resolution=placing.prepare(guard, plan.options, plan.names, plan.resolution))
         if asked:
             pinned = plan.resolution.provider_options
             providers = [(name, {**given, **pinned.get(name, {})}) for name, given in asked]
             provider_options = None
-        with _environment(plan.resolution.environment):
+        with _environment(plan.resolution.environment), placing.model_of(session, guard.placement):
             _make(session, plan, caller, lambda: stock(providers, provider_options))
     except (ValueError, RuntimeError) as error:
         if guard.mode is Mode.STRICT and not guard.ready and any(name != CPU for name, _ in asked):

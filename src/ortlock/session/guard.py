@@ -28,6 +28,7 @@ from ortlock.session.facts import unmet
 from ortlock.settings import CUDA, SettingState
 
 if TYPE_CHECKING:
+    from ortlock.placement import NodeCost, Placement
     from ortlock.session.lock import SessionLock
 
 _OWN_FILES = (str(Path(__file__).parents[1]), str(Path(onnxruntime.__file__ or __file__).parent))
@@ -45,9 +46,15 @@ _CALLERS_FAULT = (ValueError, TypeError, C.InvalidArgument)
 class Guard:
     """The side of a session that ONNX Runtime knows nothing of."""
 
-    def __init__(self, mode: Mode, lock: SessionLock | None = None) -> None:
+    def __init__(self, mode: Mode, lock: SessionLock | None = None, *, places: bool = False) -> None:
         self.mode = mode
         self.lock = lock
+        self.places = places
+        """Nodes without a deterministic CUDA kernel are run where they have one."""
+        self.placement: Placement | None = None
+        """What was done about them in the session that ONNX Runtime made last."""
+        self.costs: tuple[NodeCost, ...] = ()
+        """What the placed nodes cost, as far as it was measured."""
         self.number = native.open_session(mode)
         """The session's token of the native extension, closed with the last reference to this object."""
         weakref.finalize(self, _close, self.number, lock).atexit = lock is not None and lock.writes

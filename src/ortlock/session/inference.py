@@ -11,11 +11,13 @@ from onnxruntime import InferenceSession
 from ortlock import native
 from ortlock.digest import digest
 from ortlock.errors import NotReproducibleError
+from ortlock.placement import resolve_placement
 from ortlock.policy import Mode, resolve_mode
 from ortlock.session.creation import create
 from ortlock.session.facts import report
 from ortlock.session.guard import FALLBACK_OFF, Guard
 from ortlock.session.lock import SessionLock, lock_request
+from ortlock.session.placing import measure_placement
 
 if TYPE_CHECKING:
     from ortlock.report import ReproducibilityReport
@@ -29,7 +31,7 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
 
     Args:
         path_or_bytes: model file or serialized model, as in the original. So are the other positional arguments and
-            every keyword argument but ``mode``, ``lockfile`` and ``lock_mode``.
+            every keyword argument but those below.
         sess_options: only read; what ortlock pins goes into a copy.
         providers: as in the original.
         provider_options: as in the original.
@@ -37,9 +39,11 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         lockfile: path of a lockfile (docs/lockfile.md); None for none.
         lock_mode: ``replay`` (the default) runs what the lockfile holds for this environment, ``record`` also adds
             what is missing, ``update`` chooses everything anew and writes that down.
+        placement: ``cpu`` runs nodes that have no deterministic CUDA kernel on the CPU provider, or rewrites them to
+            standard operators, in a copy of the model in memory; ``off`` leaves them. None: ``cpu`` in strict only.
 
     Raises:
-        ValueError: ``mode`` or ``lock_mode`` names no mode.
+        ValueError: ``mode``, ``lock_mode`` or ``placement`` names none.
         LockfileError: the lockfile is not there to replay, is damaged, or is for another model.
         NotReproducibleError: in strict, where it is known already that the bits cannot be promised.
         Exception: everything that the original raises, unchanged.
@@ -61,11 +65,13 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         mode: str | None = None,
         lockfile: str | os.PathLike[str] | None = None,
         lock_mode: str | None = None,
+        placement: str | None = None,
         **kwargs: Any,
     ) -> None:
         chosen = resolve_mode(mode)
         request = lock_request(lockfile, lock_mode, chosen)
-        guard = Guard(chosen, SessionLock(request) if request is not None else None)
+        places = resolve_placement(placement, chosen)
+        guard = Guard(chosen, SessionLock(request) if request is not None else None, places=places)
         if guard.mode is Mode.STRICT and int(kwargs.get("enable_fallback", 0)) == 1:
             raise _fallback_refused("enable_fallback=1")
         self._ortlock = guard
@@ -94,6 +100,18 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         if lock is None:
             raise ValueError("This session has no lockfile; give lockfile=PATH and lock_mode='record'.")
         return lock.write(native.records(self._ortlock.number), now=True)
+
+    def measure_placement(self, input_feed: Mapping[str, Any], runs: int = 5) -> dict[str, float]:
+        """Measure what the placed nodes cost, for the report; return milliseconds a run by node.
+
+        A second session on the same model profiles ``runs`` runs after two more. ``copies`` stands for all copies
+        between the devices. Empty where no node was placed.
+
+        Raises:
+            ValueError: ``runs`` is not positive.
+            Exception: whatever ONNX Runtime raises.
+        """
+        return measure_placement(self, self._ortlock, input_feed, runs)
 
     def digest(self, outputs: Sequence[Any], output_names: Sequence[str] | None = None) -> str:
         """Return ``sha256:<hex>`` over names, shapes, types and bytes of what a run returned.

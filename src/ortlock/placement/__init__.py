@@ -1,0 +1,15 @@
+"""Placement: nodes without a deterministic CUDA kernel, run where they have one, in a copy of the model in memory."""
+
+from ortlock.placement.cost import NodeCost, measure
+from ortlock.placement.decide import PLACEMENTS, Action, PlacedNode, Placement, place, resolve_placement
+
+__all__ = [
+    "PLACEMENTS",
+    "Action",
+    "NodeCost",
+    "PlacedNode",
+    "Placement",
+    "measure",
+    "place",
+    "resolve_placement",
+]
