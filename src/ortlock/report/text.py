@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ortlock.native import PlanRecord
-from ortlock.report.model import LockFacts, ReproducibilityReport, Status
+from ortlock.report.model import LockFacts, PlacedFacts, ReproducibilityReport, Status
 from ortlock.settings import Origin, SettingState
 
 _LISTED = 12
@@ -39,6 +39,12 @@ def lockfile_line(lock: LockFacts) -> str:
     text = f"{lock.path} ({lock.mode}, environment {lock.fingerprint}, {state}): {lock.held} choices held"
     text += f", {lock.replayed} replayed, {lock.others} others"
     return f"{text}, {lock.written} written" if lock.mode != "replay" else text
+
+
+def placed_line(placed: PlacedFacts) -> str:
+    """Return what was done with a node in one line."""
+    cost = "not measured" if placed.milliseconds is None else f"{placed.milliseconds:g} ms a run"
+    return f"{placed.node} {placed.action} ({cost}): {placed.reason}"
 
 
 def environment_line(report: ReproducibilityReport) -> str:
@@ -77,6 +83,8 @@ def _lines(report: ReproducibilityReport) -> Iterator[str]:
             counts[str(finding.status)] = counts.get(str(finding.status), 0) + finding.count
         total = ", ".join(f"{count} {status}" for status, count in counts.items())
         yield f"nodes (by {report.nodes_known_by}): {total}"
+    for placed in report.placed:
+        yield f"placed: {placed_line(placed)}"
     interposer = report.interposer
     if interposer.attached:
         yield f"cuDNN: {report.calls} calls seen, {report.executions} executions; attached ({interposer.style})"
