@@ -37,12 +37,13 @@ def scatter_feed(operator: str, dtype: DTypeLike = np.float32, seed: int = 0) ->
     random = np.random.default_rng(seed)
     rows = random.integers(0, ROWS, (UPDATES, 1))
     rows = rows if operator == "ScatterND" else np.broadcast_to(rows, (UPDATES, WIDTH)).copy()
-    make = (
-        (lambda shape: random.uniform(0.5, 1.5, shape))
-        if np.dtype(dtype).kind == "f"
-        else (lambda shape: random.integers(-9, 9, shape))
-    )
-    return {"x": make((ROWS, WIDTH)).astype(dtype), "i": rows, "u": make((UPDATES, WIDTH)).astype(dtype)}
+
+    def make(shape: tuple[int, ...]) -> Any:
+        if np.dtype(dtype).kind == "f":
+            return random.uniform(0.5, 1.5, shape).astype(dtype)
+        return random.integers(-9, 9, shape).astype(dtype)
+
+    return {"x": make((ROWS, WIDTH)), "i": rows, "u": make((UPDATES, WIDTH))}
 
 
 def scattered(feed: dict[str, Any], reduction: str) -> Any:

@@ -19,6 +19,7 @@ from ortlock.operators.graph import Node
 from ortlock.operators.knowledge import CPU, CUDA, OperatorStatus, lookup
 from ortlock.placement.rewrite import apply, decomposable, opset_of
 from ortlock.placement.types import element_types
+from ortlock.placement.weights import take_in_small_weights
 from ortlock.policy import Mode
 
 PLACEMENTS = ("cpu", "off")
@@ -144,6 +145,8 @@ def place(path: str | None, data: bytes | None) -> Placement | None:
     rewritten = {number for number, one in enumerate(placed) if one.action is Action.REWRITTEN}
     apply(model, mark, rewritten, widened)
     folder = None if data is not None or path is None else str(Path(path).absolute().parent)
+    if folder is not None:
+        take_in_small_weights(model, folder)
     return Placement(model.SerializeToString(), tuple(placed), mark, folder, one_thread)
 
 
