@@ -90,7 +90,7 @@ def einsum_sum() -> bytes:
 
 def mixed() -> bytes:
     """Return Conv, ScatterND(add) on its result's rows, ReduceMean and Softmax; the outputs y and conv."""
-    weights = np.random.default_rng(3).standard_normal((32, 3, 3, 3)).astype(np.float32)
+    weights = np.random.default_rng(3).standard_normal((128, 3, 3, 3)).astype(np.float32)
     constants = {
         "w": weights,
         "flat": np.array([-1, WIDTH], np.int64),
@@ -108,7 +108,7 @@ def mixed() -> bytes:
         value("i", np.int64, [UPDATES, 1]),
         value("u", np.float32, [UPDATES, WIDTH]),
     ]
-    outputs = [value("y", np.float32, [WIDTH]), value("conv", np.float32, [1, 32, 64, 64])]
+    outputs = [value("y", np.float32, [WIDTH]), value("conv", np.float32, [1, 128, 64, 64])]
     initializers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     return serialized(helper.make_graph(nodes, "mixed", inputs, outputs, initializers))
 
