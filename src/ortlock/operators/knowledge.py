@@ -14,7 +14,7 @@ from typing import Final
 
 from ortlock.operators.conditions import CONDITIONS, NodeFacts
 from ortlock.operators.measurements import in_words, measurements, registered_on_cuda
-from ortlock.operators.rows import PROVIDERS, Basis, OperatorStatus, Row, rows
+from ortlock.operators.rows import PROVIDERS, Basis, OperatorStatus, Row, rows_of
 
 __all__ = ["CPU", "CUDA", "Basis", "Knowledge", "OperatorStatus", "has_cuda_kernel", "knowledge_of", "lookup"]
 
@@ -80,7 +80,7 @@ def lookup(
         return _FUNCTION
     domain = "" if domain == "ai.onnx" else domain
     facts = NodeFacts(attributes, types)
-    for row in rows().get((short, domain, op_type), ()):
+    for row in rows_of((short, domain, op_type)):
         if row.concerns(_version()) and (row.when is None or CONDITIONS[row.when](facts)):
             return knowledge_of(row, op_type)
     return _UNKNOWN

@@ -34,7 +34,7 @@ class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Cases with more than one."""
 
 
-class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The cases of one operator on one provider that fall under one row of the table."""
 
     source: int
@@ -42,7 +42,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     provider: str
     domain: str
     operator: str
-    when: str | None
+    when: str | None = None
     """The row's condition."""
     cases: int
     runs: int

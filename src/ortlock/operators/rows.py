@@ -133,16 +133,16 @@ Key = tuple[str, str, str]
 """Provider (``cuda`` or ``cpu``), domain and name of an operator."""
 
 
-def read_family(path: Path) -> Family:
-    """Return a file of the table.
+def parse(name: str, text: str) -> Family:
+    """Return a file of the table from its text.
 
     Raises:
         TableError: names the file and what is wrong.
     """
     try:
-        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), Family)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, OSError) as error:
-        raise TableError(f"{path.name}: {error}") from error
+        return msgspec.convert(tomllib.loads(text), Family)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise TableError(f"{name}: {error}") from error
 
 
 def index(families: Mapping[str, Family]) -> dict[Key, tuple[Row, ...]]:
@@ -169,12 +169,44 @@ def index(families: Mapping[str, Family]) -> dict[Key, tuple[Row, ...]]:
 
 
 @cache
+def rows_of(key: Key) -> tuple[Row, ...]:
+    """Return the rows of an operator; none where the table does not know it.
+
+    Only the files that mention the operator are parsed: a session needs a few of them, and TOML takes its time.
+    """
+    provider, domain, operator = key
+    mentioned = re.compile(rf"\b{re.escape(operator)}\b")
+    for name, text in _texts().items():
+        if mentioned.search(text) and (found := _rows_of_family(name).get((provider, domain, operator))):
+            return found
+    return ()
+
+
+@cache
+def _texts() -> dict[str, str]:
+    return {path.name: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.toml"))}
+
+
+@cache
+def _family(name: str) -> Family:
+    return parse(name, _texts()[name])
+
+
+@cache
+def _rows_of_family(name: str) -> dict[Key, tuple[Row, ...]]:
+    return index({name: _family(name)})
+
+
 def families() -> dict[str, Family]:
-    """Return the table, by the files' names, which are in alphabetical order."""
-    return {path.stem: read_family(path) for path in sorted(FOLDER.glob("*.toml"))}
+    """Return the whole table, by the files' names, which are in alphabetical order."""
+    return {name: _family(name) for name in _texts()}
 
 
 @cache
 def rows() -> dict[Key, tuple[Row, ...]]:
-    """Return each operator's rows."""
+    """Return the rows of all operators.
+
+    Raises:
+        TableError: see ``index``.
+    """
     return index(families())
