@@ -1,4 +1,4 @@
-"""Condenses the results of operator_sweep.py into what the operator table cites, src/ortlock/operators/table/measured.json.
+"""Condenses the results of operator_sweep.py into src/ortlock/operators/table/measured.json, which the table cites.
 
     python benchmarks/operator_evidence.py [--check]
 
@@ -65,7 +65,9 @@ def _source(file: str, sweep: Mapping[str, Any]) -> Source:
     surroundings = sweep["environment"]
     provider = _SHORT[sweep["provider"]]
     processor = surroundings["cpu"]
-    device = surroundings["gpu"]["name"] if provider == "cuda" else f"{processor['model']}, {processor['logical']} cores"
+    device = (
+        surroundings["gpu"]["name"] if provider == "cuda" else f"{processor['model']}, {processor['logical']} cores"
+    )
     return Source(file, provider, device, sweep["onnxruntime"], sweep["measured"][:10])
 
 

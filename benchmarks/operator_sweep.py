@@ -312,9 +312,7 @@ def arguments() -> argparse.Namespace:
         default=None,
         help="half of the sessions with other work on the GPU; default: on for cuda",
     )
-    parser.add_argument(
-        "--optimized", action="store_true", help="with ONNX Runtime's graph optimizations (cpu only)"
-    )
+    parser.add_argument("--optimized", action="store_true", help="with ONNX Runtime's graph optimizations (cpu only)")
     parser.add_argument(
         "--workers", type=int, default=None, help="processes at once; default: 6 for cuda, which they share, 1 for cpu"
     )

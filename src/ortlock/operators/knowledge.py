@@ -44,9 +44,15 @@ class Knowledge:
 
 
 _MEASURE_IT = "Use mode pin, which runs it and reports it; or measure it and say so."
-_NOT_MEASURED = "Read in ONNX Runtime's source as deterministic; nobody has measured it."
+_NOT_MEASURED = "Read in ONNX Runtime's source as {status}; nobody has measured it."
 _UNKNOWN = Knowledge(
     OperatorStatus.UNKNOWN, Basis.NONE, "Nobody has measured this operator on this provider.", _MEASURE_IT
+)
+_NO_KERNEL = Knowledge(
+    OperatorStatus.UNKNOWN,
+    Basis.NONE,
+    "ONNX Runtime's CUDA provider is not known to have a kernel of this operator, and nobody has measured one.",
+    _MEASURE_IT,
 )
 _FUNCTION = Knowledge(
     OperatorStatus.DETERMINISTIC,
@@ -83,7 +89,8 @@ def lookup(
     for row in rows_of((short, domain, op_type)):
         if row.concerns(_version()) and (row.when is None or CONDITIONS[row.when](facts)):
             return knowledge_of(row, op_type)
-    return _UNKNOWN
+    standard = domain in ("", "com.microsoft")
+    return _NO_KERNEL if provider == CUDA and standard and not has_cuda_kernel(op_type, domain) else _UNKNOWN
 
 
 @cache
@@ -93,7 +100,8 @@ def knowledge_of(row: Row, operator: str) -> Knowledge:
     here = [one for one in cases if one.when == row.when]
     evidence = " ".join([*(in_words(one) for one in here), row.evidence]).strip()
     if row.needs_measurement and not here:
-        return Knowledge(OperatorStatus.UNKNOWN, Basis.NONE, _NOT_MEASURED, _MEASURE_IT, row.evidence, when=row.when)
+        reason = _NOT_MEASURED.format(status=row.status)
+        return Knowledge(OperatorStatus.UNKNOWN, Basis.NONE, reason, _MEASURE_IT, row.evidence, when=row.when)
     remedy = row.remedy or (_MEASURE_IT if row.status is OperatorStatus.UNKNOWN else "")
     return Knowledge(
         row.status,

@@ -156,7 +156,7 @@ def index(families: Mapping[str, Family]) -> dict[Key, tuple[Row, ...]]:
     for name, family in families.items():
         for row in family.row:
             for operator in row.names:
-                key = (row.provider, row.domain, operator)
+                key: Key = (row.provider, row.domain, operator)
                 if homes.setdefault(key, name) != name:
                     raise TableError(f"{name}: {operator} is in {homes[key]} as well")
                 if any(earlier.when in (None, row.when) and earlier.ort in (None, row.ort) for earlier in found[key]):
@@ -174,10 +174,8 @@ def rows_of(key: Key) -> tuple[Row, ...]:
 
     Only the files that mention the operator are parsed: a session needs a few of them, and TOML takes its time.
     """
-    provider, domain, operator = key
-    mentioned = re.compile(rf"\b{re.escape(operator)}\b")
     for name, text in _texts().items():
-        if mentioned.search(text) and (found := _rows_of_family(name).get((provider, domain, operator))):
+        if key[2] in text and (found := _rows_of_family(name).get(key)):
             return found
     return ()
 
