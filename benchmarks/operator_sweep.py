@@ -1,7 +1,7 @@
 """Which operators give other bits from run to run on stock ONNX Runtime: one small model an operator, type and shape.
 
     python benchmarks/operator_sweep.py [--provider cuda|cpu] [--case REGEX ...] [--runs 12] [--sessions 2]
-                                        [--no-deterministic] [--no-busy] [--workers N] [--seconds N]
+                                        [--no-deterministic] [--no-busy] [--optimized] [--workers N] [--seconds N]
                                         [--registered FILE.json] [--output FILE] [--list]
 
 Each case runs under ONNX Runtime's default and with ``use_deterministic_compute``, half of its runs while another
@@ -312,6 +312,7 @@ def arguments() -> argparse.Namespace:
         default=None,
         help="half of the sessions with other work on the GPU; default: on for cuda",
     )
+    parser.add_argument("--optimized", action="store_true", help="with ONNX Runtime's graph optimizations (cpu only)")
     parser.add_argument(
         "--workers", type=int, default=None, help="processes at once; default: 6 for cuda, which they share, 1 for cpu"
     )
@@ -326,6 +327,8 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Run what the command line asks for."""
     args = arguments()
+    if args.optimized and args.provider != "cpu":
+        raise SystemExit("--optimized needs --provider cpu: a saved model does not tell which provider runs what")
     if args.worker:
         from operator_cases.measuring import main as measure
 
@@ -349,11 +352,12 @@ def main() -> int:
     output = args.output or RESULTS / f"operator_sweep_{args.provider}_ort{version}.json"
     started = time.monotonic()
     facts = {"onnxruntime": version, "provider": wanted, "runs": args.runs, "sessions": args.sessions}
-    facts |= {"workers": workers, "settings": settings, "phases": phases}
+    facts |= {"workers": workers, "settings": settings, "phases": phases, "optimized": args.optimized}
     entries: list[dict[str, Any]] = []
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="operator_sweep_") as folder:
         asked = {"provider": wanted, "sessions": each, "runs": runs, "folder": folder}
+        asked |= {"optimized": args.optimized}
         for number, phase in enumerate(phases, 1):
             note(f"{phase}: {len(cases)} cases, {len(settings)} settings, {workers} workers")
             with ExitStack() as stack:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 
-from operator_cases import attention, control, convolution, elementwise, matrix, movement, normalization, reductions
+from operator_cases import (
+    attention,
+    control,
+    convolution,
+    elementwise,
+    matrix,
+    movement,
+    normalization,
+    quantized,
+    reductions,
+)
 from operator_cases.building import Case
 
 __all__ = ["Case", "all_cases"]
 
-_GROUPS = (reductions, normalization, matrix, attention, convolution, movement, control, elementwise)
+_GROUPS = (reductions, normalization, matrix, attention, convolution, movement, control, elementwise, quantized)
 
 
 def all_cases() -> list[Case]:

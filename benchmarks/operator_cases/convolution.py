@@ -51,6 +51,12 @@ def _convolutions() -> None:
             last = x(weight[0], *weight[2:], weight[1], scale=0.05)
             _ms("NhwcConv", x(n, h, w, c), last, x(weight[0]), label=label, dtypes=FLOATS, **more)
     _add("Conv", x(4, 64, 56, 56), fixed(x(64, 64, 3, 3)), label="3x3, constant weights", pads=[1] * 4)
+    for label, shape, weight, group in (
+        ("1x1", (1, 512, 14, 14), (1024, 512, 1, 1), 1),
+        ("depthwise", (1, 144, 57, 55), (144, 1, 3, 3), 144),
+        ("few channels", (1, 3, 225, 223), (64, 3, 7, 7), 1),
+    ):
+        _add("Conv", x(*shape), fixed(x(*weight)), label=f"{label}, constant weights", group=group)
     sum_of = x(4, 64, 56, 56)
     _ms("FusedConv", sum_of, x(64, 64, 3, 3), x(64), sum_of, label="with sum", activation="Relu", pads=[1] * 4)
     for label, shape, weight, more in _TRANSPOSED:

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, save_model
 
 from ortlock.operators import Node, OperatorStatus, judge, lookup, model_nodes, nodes_of_session, nodes_with_weights
+from ortlock.operators.element_types import float_types
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 Status = OperatorStatus
@@ -48,13 +49,14 @@ def _model(nodes: list[Any], inits: list[Any] | None = None, outputs: tuple[str,
         ("ScatterElements", "", CPU, {"reduction": "add"}, Status.DETERMINISTIC),
         ("Einsum", "", CUDA, {"equation": "bij, bjk -> bik"}, Status.DETERMINISTIC),
         ("Einsum", "", CUDA, {"equation": "...ij,...jk"}, Status.DETERMINISTIC),
-        ("Einsum", "", CUDA, {"equation": "ij,jk->k"}, Status.UNKNOWN),
+        ("Einsum", "", CUDA, {"equation": "ij,jk->k"}, Status.NONDETERMINISTIC),
         ("Einsum", "", CUDA, None, Status.UNKNOWN),
         ("Einsum", "", CPU, {"equation": "ij,jk->k"}, Status.DETERMINISTIC),
         ("GroupNorm", "com.microsoft", CUDA, {}, Status.NONDETERMINISTIC),
         ("RandomNormalLike", "", CUDA, {"seed": 1.0}, Status.STATEFUL),
         ("RandomUniform", "", CPU, {}, Status.STATEFUL),
-        ("QLinearConv", "", CUDA, {}, Status.DETERMINISTIC),
+        ("QLinearConv", "", CPU, {}, Status.DETERMINISTIC),
+        ("QLinearConv", "", CUDA, {}, Status.UNKNOWN),  # no CUDA kernel
         ("Hardmax", "", CPU, {}, Status.DETERMINISTIC),
         ("Dropout", "", CUDA, {}, Status.DETERMINISTIC),
         ("Dropout", "", CUDA, {"training_mode": False}, Status.DETERMINISTIC),
@@ -63,6 +65,18 @@ def _model(nodes: list[Any], inits: list[Any] | None = None, outputs: tuple[str,
         ("Dropout", "", CUDA, None, Status.UNKNOWN),
         ("BatchNormalization", "", CUDA, {"training_mode": 1}, Status.UNKNOWN),
         ("Mine", "my.functions", CUDA, {"function": True}, Status.DETERMINISTIC),
+        ("BatchNormalization", "", CPU, {"training_mode": 1}, Status.DETERMINISTIC),
+        ("BitmaskDropout", "com.microsoft", CUDA, {"training_mode": True}, Status.STATEFUL),
+        ("BitmaskDropout", "com.microsoft", CUDA, None, Status.UNKNOWN),
+        ("BiasDropout", "com.microsoft", CUDA, {"training_mode": False}, Status.STATEFUL),
+        ("ReduceProd", "", CUDA, {}, Status.DETERMINISTIC),
+        ("MatMulNBits", "com.microsoft", CUDA, {}, Status.DETERMINISTIC),
+        ("MatMulNBits", "com.microsoft", CUDA, {"weight_prepacked": 2}, Status.UNKNOWN),
+        ("ConvTransposeWithDynamicPads", "com.microsoft", CUDA, {}, Status.DETERMINISTIC),
+        ("AllReduce", "com.microsoft", CUDA, {}, Status.UNKNOWN),
+        ("QMoE", "com.microsoft", CUDA, {}, Status.UNKNOWN),
+        ("Sampling", "com.microsoft", CUDA, {}, Status.UNKNOWN),  # read, not measured
+        ("Conv", "com.microsoft.nchwc", CPU, None, Status.DETERMINISTIC),
         ("NobodyKnows", "", CUDA, {}, Status.UNKNOWN),
         ("Relu", "my.domain", CUDA, {}, Status.UNKNOWN),
         ("Relu", "", "TensorrtExecutionProvider", {}, Status.UNKNOWN),
@@ -77,6 +91,29 @@ def test_lookup(
     assert (knowledge.basis == "none") == (expected is Status.UNKNOWN)
     if expected in (Status.NONDETERMINISTIC, Status.STATEFUL, Status.UNKNOWN, Status.SETTING):
         assert knowledge.remedy
+
+
+@pytest.mark.parametrize(
+    ("op_type", "domain", "attributes", "types", "expected"),
+    [
+        ("Gelu", "", {"approximate": "tanh"}, None, Status.UNKNOWN),
+        ("Gelu", "", {"approximate": "tanh"}, {"float16", "float32"}, Status.UNKNOWN),
+        ("Gelu", "", {"approximate": "tanh"}, {"float32"}, Status.DETERMINISTIC),
+        ("Gelu", "", {}, {"float16"}, Status.DETERMINISTIC),
+        ("Gelu", "", None, {"float16"}, Status.UNKNOWN),
+        ("FastGelu", "com.microsoft", {"bias": True}, None, Status.DETERMINISTIC),
+        ("FastGelu", "com.microsoft", {"bias": False}, {"float16"}, Status.UNKNOWN),
+        ("FastGelu", "com.microsoft", None, {"float32"}, Status.DETERMINISTIC),
+        ("FastGelu", "com.microsoft", None, {"bfloat16"}, Status.DETERMINISTIC),
+        ("MoE", "com.microsoft", {}, None, Status.NONDETERMINISTIC),
+        ("MoE", "com.microsoft", {}, {"bfloat16"}, Status.NONDETERMINISTIC),
+        ("MoE", "com.microsoft", {}, {"float32"}, Status.UNKNOWN),
+    ],
+)
+def test_types_decide(
+    op_type: str, domain: str, attributes: dict[str, object] | None, types: set[str] | None, expected: OperatorStatus
+) -> None:
+    assert lookup(op_type, domain, CUDA, attributes, types).status is expected
 
 
 def test_judge_groups_and_puts_the_worst_first() -> None:
@@ -173,6 +210,78 @@ def test_training_mode_of_dropout_is_read_from_its_input() -> None:
         "inference": {"training_mode": False},
         "fed": {"training_mode": None},
         "short": {},
+    }
+
+
+def test_bias_of_fast_gelu_and_the_types_of_the_model_are_read() -> None:
+    nodes = [
+        helper.make_node("FastGelu", ["x", "b"], ["a"], name="with", domain="com.microsoft"),
+        helper.make_node("FastGelu", ["a"], ["c"], name="without", domain="com.microsoft"),
+        helper.make_node("FastGelu", ["c", ""], ["y"], name="empty", domain="com.microsoft"),
+    ]
+    found = model_nodes(None, _model(nodes), CUDA)
+    assert found is not None
+    assert {node.name: node.attributes for node in found} == {
+        "with": {"bias": True},
+        "without": {"bias": False},
+        "empty": {"bias": False},
+    }
+    assert {node.types for node in found} == {frozenset({"float32"})}
+    assert [finding.status for finding in judge(found)] == [Status.DETERMINISTIC]
+
+
+def _half(name: str) -> Any:
+    return numpy_helper.from_array(np.ones(3, np.float16), name)
+
+
+_CAST = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT16)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "inits"),
+    [
+        ([helper.make_node("Identity", ["x"], ["y"])], [_half("w")]),
+        ([_CAST], []),
+        ([helper.make_node("Constant", [], ["y"], value=_half(""))], []),
+        ([helper.make_node("EyeLike", ["x"], ["y"], dtype=TensorProto.FLOAT16)], []),
+        ([helper.make_node("If", ["c"], ["y"], then_branch=helper.make_graph([_CAST], "b", [], []))], []),
+    ],
+    ids=["initializer", "cast", "constant", "dtype", "subgraph"],
+)
+def test_float16_anywhere_in_a_model_counts(nodes: list[Any], inits: list[Any]) -> None:
+    found = model_nodes(None, _model(nodes, inits), CUDA)
+    assert found is not None
+    assert found[0].types == frozenset({"float16", "float32"})
+
+
+def test_float16_of_inputs_and_functions_counts() -> None:
+    function = helper.make_function("f", "Mine", ["a"], ["b"], [_CAST], [helper.make_opsetid("", 16)])
+    call = helper.make_node("Mine", ["x"], ["y"], domain="f")
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.BFLOAT16, [2]))
+    graph = helper.make_graph([call], "g", [helper.make_value_info("x", kind)], [])
+    assert float_types(helper.make_model(graph, functions=[function])) == {"float16", "bfloat16"}
+    assert float_types(helper.make_model(graph)) == {"bfloat16"}
+
+
+class _Session:
+    """Stands for a session of an ONNX Runtime that records nothing."""
+
+    def get_providers(self) -> list[str]:
+        return [CUDA, CPU]
+
+
+def test_without_a_record_nodes_without_a_cuda_kernel_are_the_cpu_s() -> None:
+    operators = ["Relu", "Acos", "QLinearConv", "GroupNormalization", "Mystery"]
+    nodes = [helper.make_node(name, ["x"], ["y"], name=name) for name in operators]
+    nodes.append(helper.make_node("Mine", ["x"], ["y"], domain="my.domain", name="mine"))
+    listed = nodes_of_session(_Session(), None, _model(nodes))
+    assert {node.name: node.provider for node in listed.nodes} == {
+        "Relu": CUDA,
+        "Acos": CPU,
+        "QLinearConv": CPU,
+        "GroupNormalization": CUDA,  # replaced by other nodes, which run there
+        "Mystery": CPU,
+        "mine": CUDA,
     }
 
 

@@ -40,7 +40,7 @@ def judge(nodes: Iterable[Node]) -> tuple[Finding, ...]:
     groups: dict[tuple[str, str, str, Knowledge], list[Node]] = {}
     for node in nodes:
         provider = node.provider or "unknown"
-        knowledge = lookup(node.op_type, node.domain, provider, node.attributes)
+        knowledge = lookup(node.op_type, node.domain, provider, node.attributes, node.types)
         groups.setdefault((node.op_type, node.domain, provider, knowledge), []).append(node)
     findings = [
         Finding(

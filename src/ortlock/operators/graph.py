@@ -10,6 +10,8 @@ from typing import Any
 
 import onnx
 
+from ortlock.operators.element_types import float_types
+from ortlock.operators.knowledge import CPU, CUDA, has_cuda_kernel
 from ortlock.operators.model_file import load, model_nodes_by_graph
 
 
@@ -24,8 +26,10 @@ class Node:
     """None where nobody knows."""
     attributes: Mapping[str, object] | None
     """Those that matter; None where they are not known. Beside the operator's own: ``training_mode`` of Dropout, which
-    is an input, as True, False or None (fed at run time); ``function``, True for a call of one of the model's own
-    functions."""
+    is an input, as True, False or None (fed at run time); ``bias`` of FastGelu, whether that input is there;
+    ``function``, True for a call of one of the model's own functions."""
+    types: frozenset[str] | None = None
+    """The floating-point types that its model uses, such as ``float16``; None where they are not known."""
 
     @property
     def label(self) -> str:
@@ -62,7 +66,7 @@ def nodes_of_session(session: Any, path: str | None, data: bytes | None, named: 
         named: for a session on a copy of the model with other names.
     """
     providers = session.get_providers()
-    found = _found(path, data, providers[0] if providers else None)
+    found = _found(path, data, providers)
     in_file = tuple(node for _, node in found or ())
     assigned = _assigned(session)
     if assigned is None:
@@ -83,7 +87,7 @@ def nodes_of_session(session: Any, path: str | None, data: bytes | None, named: 
 
 def model_nodes(path: str | None, data: bytes | None, provider: str | None) -> tuple[Node, ...] | None:
     """Return the nodes of a model, subgraphs and functions included; None where it cannot be read as ONNX."""
-    found = _found(path, data, provider)
+    found = _found(path, data, [provider] if provider else [])
     return None if found is None else tuple(node for _, node in found)
 
 
@@ -97,8 +101,9 @@ def nodes_of_model(
     model = load(path, data)
     if model is None:
         return None
+    types = float_types(model)
     return model, [
-        (proto, Node(proto.name, proto.op_type, proto.domain, provider, attributes))
+        (proto, Node(proto.name, proto.op_type, proto.domain, provider, attributes, types))
         for _, proto, attributes in model_nodes_by_graph(model)
     ]
 
@@ -138,14 +143,29 @@ def _significant(shape: Iterable[int]) -> tuple[int, ...]:
     return (*sizes[:2], *(size for size in sizes[2:] if size != 1))
 
 
-def _found(path: str | None, data: bytes | None, provider: str | None) -> list[tuple[int, Node]] | None:
+def _found(path: str | None, data: bytes | None, providers: Sequence[str]) -> list[tuple[int, Node]] | None:
     model = load(path, data)
     if model is None:
         return None
+    types = float_types(model)
     return [
-        (graph, Node(proto.name, proto.op_type, proto.domain, provider, attributes))
+        (graph, Node(proto.name, proto.op_type, proto.domain, _guess(proto, providers), attributes, types))
         for graph, proto, attributes in model_nodes_by_graph(model)
     ]
+
+
+def _guess(proto: onnx.NodeProto, providers: Sequence[str]) -> str | None:
+    """Return the provider that a node runs on as far as the model tells: the first, or the CPU's without a kernel."""
+    first = providers[0] if providers else None
+    if first != CUDA or CPU not in providers or proto.domain not in ("", "ai.onnx", "com.microsoft"):
+        return first
+    if has_cuda_kernel(proto.op_type, proto.domain):
+        return first
+    if onnx.defs.has(proto.op_type, proto.domain):
+        schema = onnx.defs.get_schema(proto.op_type, proto.domain)
+        if schema.has_function or schema.has_context_dependent_function:
+            return first  # replaced by other nodes, which may run there
+    return CPU
 
 
 def _assigned(session: Any) -> list[Node] | None:
@@ -188,4 +208,5 @@ def _with_attributes(assigned: Iterable[Node], in_file: Iterable[Node]) -> list[
         candidates = candidates or by_type.get(node.op_type) or [None]
         return candidates[0] if all(one == candidates[0] for one in candidates) else None
 
-    return [replace(node, attributes=attributes_of(node)) for node in assigned]
+    types = next((node.types for node in in_file), None)
+    return [replace(node, attributes=attributes_of(node), types=types) for node in assigned]

@@ -9,10 +9,13 @@ import onnx
 from google.protobuf.message import DecodeError
 
 # Attributes that decide about reproducibility. Others are left out, so that a report stays small.
-_KEPT = frozenset({"equation", "reduction", "seed", "activation", "weight_prepacked", "training_mode"})
+_KEPT = frozenset({"approximate", "equation", "reduction", "seed", "activation", "weight_prepacked", "training_mode"})
 
-_TRAINING_INPUT = 2
-"""Position of Dropout's input ``training_mode``."""
+_TRAINING_INPUT = {"Dropout": 2, "BitmaskDropout": 2}
+"""Position of the input ``training_mode``."""
+
+_BIAS_INPUT = {"FastGelu": 1}
+"""Position of the optional input ``bias``, where it matters whether it is there."""
 
 _FUNCTION_BODY = -1
 
@@ -71,9 +74,17 @@ class _Walk:
         found = {attribute.name: _value(attribute) for attribute in node.attribute if attribute.name in _KEPT}
         if (node.domain, node.op_type) in self._functions:
             found["function"] = True
-        if node.op_type == "Dropout" and len(node.input) > _TRAINING_INPUT and node.input[_TRAINING_INPUT]:
-            found["training_mode"] = constants.get(node.input[_TRAINING_INPUT])
+        if training := _input(node, _TRAINING_INPUT):
+            found["training_mode"] = constants.get(training)
+        if node.op_type in _BIAS_INPUT:
+            found["bias"] = bool(_input(node, _BIAS_INPUT))
         return found
+
+
+def _input(node: onnx.NodeProto, positions: Mapping[str, int]) -> str:
+    """Return the name of the input at the operator's position; empty where there is none."""
+    position = positions.get(node.op_type)
+    return node.input[position] if position is not None and len(node.input) > position else ""
 
 
 def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

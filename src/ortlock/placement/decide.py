@@ -16,7 +16,7 @@ import onnx
 
 from ortlock.operators import nodes_of_model
 from ortlock.operators.graph import Node
-from ortlock.operators.knowledge import CPU, CUDA, OperatorStatus, lookup
+from ortlock.operators.knowledge import CPU, CUDA, Knowledge, OperatorStatus, lookup
 from ortlock.placement.rewrite import apply, decomposable, opset_of
 from ortlock.placement.types import element_types
 from ortlock.placement.weights import take_in_small_weights
@@ -122,8 +122,8 @@ def place(path: str | None, data: bytes | None) -> Placement | None:
     one_thread = False
     types: Mapping[str, int] | None = None
     for proto, node in found:
-        knowledge = lookup(node.op_type, node.domain, CUDA, node.attributes)
-        if not _needs_another_place(knowledge.status, getattr(knowledge, "placement", "")):
+        knowledge = lookup(node.op_type, node.domain, CUDA, node.attributes, node.types)
+        if not _needs_another_place(knowledge):
             continue
         number = len(placed)
         if decomposable(proto, opset):
@@ -150,13 +150,14 @@ def place(path: str | None, data: bytes | None) -> Placement | None:
     return Placement(model.SerializeToString(), tuple(placed), mark, folder, one_thread)
 
 
-def _needs_another_place(status: OperatorStatus, asked: str) -> bool:
-    return status is OperatorStatus.NONDETERMINISTIC or (status is OperatorStatus.UNKNOWN and asked == "cpu")
+def _needs_another_place(knowledge: Knowledge) -> bool:
+    unknown = knowledge.status is OperatorStatus.UNKNOWN
+    return knowledge.status is OperatorStatus.NONDETERMINISTIC or (unknown and knowledge.placement == "cpu")
 
 
 def _runs_on_cpu(node: Node) -> bool | None:
     """Return whether the CPU provider's kernel needs a single thread; None where it has none that is deterministic."""
-    knowledge = lookup(node.op_type, node.domain, CPU, node.attributes)
+    knowledge = lookup(node.op_type, node.domain, CPU, node.attributes, node.types)
     if knowledge.status is OperatorStatus.DETERMINISTIC:
         return False
     return True if knowledge.setting == _THREADS else None
