@@ -2,6 +2,7 @@
 
 from ortlock.operators.findings import Finding, judge
 from ortlock.operators.graph import Node, NodeList, model_nodes, nodes_of_session, nodes_with_weights
+from ortlock.operators.indices import duplicate_indices
 from ortlock.operators.knowledge import Basis, Knowledge, OperatorStatus, lookup
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Node",
     "NodeList",
     "OperatorStatus",
+    "duplicate_indices",
     "judge",
     "lookup",
     "model_nodes",

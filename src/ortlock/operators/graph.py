@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ortlock.operators.model_file import load, model_nodes_by_graph
+import onnx
+
+from ortlock.operators.indices import SCATTERS, Constants
+from ortlock.operators.model_file import Place, load, places
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +25,9 @@ class Node:
     """None where nobody knows."""
     attributes: Mapping[str, object] | None
     """Those that matter; None where they are not known. Beside the operator's own: ``training_mode`` of Dropout, which
-    is an input, as True, False or None (fed at run time); ``function``, True for a call of one of the model's own
-    functions."""
+    is an input, as True, False or None (fed at run time); ``duplicates``, whether a scatter's constant indices name an
+    element more than once, where that can be told; ``function``, True for a call of one of the model's own functions.
+    """
 
     @property
     def label(self) -> str:
@@ -115,12 +119,20 @@ def _significant(shape: Iterable[int]) -> tuple[int, ...]:
 
 def _found(path: str | None, data: bytes | None, provider: str | None) -> list[tuple[int, Node]] | None:
     model = load(path, data)
-    if model is None:
-        return None
-    return [
-        (graph, Node(proto.name, proto.op_type, proto.domain, provider, attributes))
-        for graph, proto, attributes in model_nodes_by_graph(model)
-    ]
+    return None if model is None else [(place.graph, node) for place, node in nodes_with_places(model, provider)]
+
+
+def nodes_with_places(model: onnx.ModelProto, provider: str | None) -> Iterator[tuple[Place, Node]]:
+    """Yield every node of a model, subgraphs and functions included, and where it stands."""
+    constants: Constants | None = None
+    for place in places(model):
+        proto, attributes = place.node, place.attributes
+        if attributes is not None and proto.op_type in SCATTERS:
+            constants = constants or Constants(model)
+            duplicates = constants.duplicates(proto)
+            if duplicates is not None:
+                attributes = {**attributes, "duplicates": duplicates}
+        yield place, Node(proto.name, proto.op_type, proto.domain, provider, attributes)
 
 
 def _assigned(session: Any) -> list[Node] | None:
