@@ -4,7 +4,8 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 from ortlock.digest import digest
-from ortlock.errors import LockfileError, NotReproducibleError, OrtlockError, ReproducibilityWarning
+from ortlock.errors import LockfileError, ModelFileError, NotReproducibleError, OrtlockError, ReproducibilityWarning
+from ortlock.operators.audit import Audit, audit
 from ortlock.policy import Mode
 from ortlock.report import ReproducibilityReport
 
@@ -14,14 +15,17 @@ if TYPE_CHECKING:
 __version__ = _version("ortlock")
 
 __all__ = [
+    "Audit",
     "LockfileError",
     "Mode",
+    "ModelFileError",
     "NotReproducibleError",
     "OrtlockError",
     "ReproducibilityReport",
     "ReproducibilityWarning",
     "ReproducibleSession",
     "__version__",
+    "audit",
     "digest",
 ]
 

@@ -28,7 +28,20 @@ class NotReproducibleError(OrtlockError):
         return (type(self), (self.subject, self.reason, self.remedy))
 
 
-class LockfileError(OrtlockError):
+class _FileError(OrtlockError):
+    """Something is wrong with a file."""
+
+    def __init__(self, path: str | os.PathLike[str], reason: str, remedy: str) -> None:
+        self.path = os.fspath(path)
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{self.path}: {reason} Remedy: {remedy}")
+
+    def __reduce__(self) -> tuple[type[_FileError], tuple[str, str, str]]:
+        return (type(self), (self.path, self.reason, self.remedy))
+
+
+class LockfileError(_FileError):
     """A lockfile cannot be used or written; whatever it holds was left as it is.
 
     Attributes:
@@ -37,14 +50,15 @@ class LockfileError(OrtlockError):
         remedy: what the caller can do about it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], reason: str, remedy: str) -> None:
-        self.path = os.fspath(path)
-        self.reason = reason
-        self.remedy = remedy
-        super().__init__(f"{self.path}: {reason} Remedy: {remedy}")
 
-    def __reduce__(self) -> tuple[type[LockfileError], tuple[str, str, str]]:
-        return (type(self), (self.path, self.reason, self.remedy))
+class ModelFileError(_FileError):
+    """A model file cannot be read as an ONNX model.
+
+    Attributes:
+        path: the model's file; ``model`` for bytes.
+        reason: what is wrong.
+        remedy: what the caller can do about it.
+    """
 
 
 class ReproducibilityWarning(UserWarning):

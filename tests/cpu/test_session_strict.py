@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
 from ortlock import Mode, NotReproducibleError, ReproducibilityWarning, ReproducibleSession, native
@@ -330,3 +330,24 @@ def test_scatter_nd_on_the_cpu_needs_one_thread(threads: int) -> None:
     else:
         with pytest.raises(NotReproducibleError, match=r"scatter \(ScatterND\) .* updates get lost.* = 1"):
             ReproducibleSession(data, options, providers=[CPU], mode="strict")
+
+
+def test_scatter_nd_without_duplicates_needs_nothing() -> None:
+    graph = helper.make_graph(
+        [helper.make_node("ScatterND", ["d", "i", "u"], ["y"], name="scatter")],
+        "g",
+        [
+            helper.make_tensor_value_info("d", TensorProto.FLOAT, [3]),
+            helper.make_tensor_value_info("u", TensorProto.FLOAT, [2]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])],
+        [numpy_helper.from_array(np.array([[2], [0]]), "i")],
+    )
+    data = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 16)]).SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    session = ReproducibleSession(data, options, providers=[CPU], mode="strict")
+    values = {"d": np.zeros(3, np.float32), "u": np.array([5, 7], np.float32)}
+    assert session.run(None, values)[0].tolist() == [7, 0, 5]
+    (finding,) = session.report().operators
+    assert "no duplicates" in finding.reason

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ortlock.operators.graph import Node
-from ortlock.operators.knowledge import Basis, Knowledge, OperatorStatus, lookup
+from ortlock.operators.knowledge import CPU, CUDA, Basis, Knowledge, OperatorStatus, lookup
 
 _EXAMPLES = 5
 
@@ -35,12 +35,38 @@ class Finding:
         return f"{self.domain}.{self.op_type}" if self.domain not in ("", "ai.onnx") else self.op_type
 
 
+def known(node: Node) -> Knowledge:
+    """Return what is known of a node: of its operator, and of the indices that the model gives it."""
+    knowledge = lookup(node.op_type, node.domain, node.provider or "unknown", node.attributes, node.types)
+    duplicates = None if node.attributes is None else node.attributes.get("duplicates")
+    if not isinstance(duplicates, bool) or node.attributes is None or node.provider not in (CPU, CUDA):
+        return knowledge
+    if node.attributes.get("reduction", "none") != "none":
+        return knowledge
+    if not duplicates:
+        return _WRITTEN_ONCE
+    if knowledge.status is not OperatorStatus.UNKNOWN:
+        return replace(knowledge, reason=f"{_DUPLICATES} {knowledge.reason}")
+    return replace(knowledge, status=OperatorStatus.NONDETERMINISTIC, basis=Basis.EVIDENCE, reason=_DUPLICATES)
+
+
+_DUPLICATES = (
+    "Its constant indices hold duplicate indices, undefined in ONNX: the last writer wins, and nothing says which one "
+    "that is."
+)
+_WRITTEN_ONCE = Knowledge(
+    OperatorStatus.DETERMINISTIC,
+    Basis.CONSTRUCTION,
+    "Its constant indices hold no duplicates: each element is written at most once.",
+)
+
+
 def judge(nodes: Iterable[Node]) -> tuple[Finding, ...]:
     """Return one finding for each operator, provider and state of knowledge; the worst first, then by name."""
     groups: dict[tuple[str, str, str, Knowledge], list[Node]] = {}
     for node in nodes:
         provider = node.provider or "unknown"
-        knowledge = lookup(node.op_type, node.domain, provider, node.attributes, node.types)
+        knowledge = known(node)
         groups.setdefault((node.op_type, node.domain, provider, knowledge), []).append(node)
     findings = [
         Finding(
@@ -59,13 +85,14 @@ def judge(nodes: Iterable[Node]) -> tuple[Finding, ...]:
         )
         for (op_type, domain, provider, knowledge), members in groups.items()
     ]
-    return tuple(sorted(findings, key=lambda finding: (_SEVERITY.index(finding.status), finding.name)))
+    return tuple(sorted(findings, key=lambda finding: (SEVERITY.index(finding.status), finding.name)))
 
 
-_SEVERITY = (
+SEVERITY = (
     OperatorStatus.NONDETERMINISTIC,
     OperatorStatus.STATEFUL,
     OperatorStatus.UNKNOWN,
     OperatorStatus.SETTING,
     OperatorStatus.DETERMINISTIC,
 )
+"""From the worst on."""

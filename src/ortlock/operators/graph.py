@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
 
 from ortlock.operators.element_types import float_types
+from ortlock.operators.indices import SCATTERS, Constants
 from ortlock.operators.knowledge import CPU, CUDA, has_cuda_kernel
-from ortlock.operators.model_file import load, model_nodes_by_graph
+from ortlock.operators.model_file import Place, load, places
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Node:
     attributes: Mapping[str, object] | None
     """Those that matter; None where they are not known. Beside the operator's own: ``training_mode`` of Dropout, which
     is an input, as True, False or None (fed at run time); ``bias`` of FastGelu, whether that input is there;
+    ``duplicates``, whether a scatter's constant indices name an element more than once, where that can be told;
     ``function``, True for a call of one of the model's own functions."""
     types: frozenset[str] | None = None
     """The floating-point types that its model uses, such as ``float16``; None where they are not known."""
@@ -91,23 +93,6 @@ def model_nodes(path: str | None, data: bytes | None, provider: str | None) -> t
     return None if found is None else tuple(node for _, node in found)
 
 
-def nodes_of_model(
-    path: str | None, data: bytes | None, provider: str | None
-) -> tuple[onnx.ModelProto, list[tuple[onnx.NodeProto, Node]]] | None:
-    """Return a model without its external data, and its nodes as it has them with what is known of each.
-
-    Subgraphs and functions are included. None where it cannot be read as ONNX.
-    """
-    model = load(path, data)
-    if model is None:
-        return None
-    types = float_types(model)
-    return model, [
-        (proto, Node(proto.name, proto.op_type, proto.domain, provider, attributes, types))
-        for _, proto, attributes in model_nodes_by_graph(model)
-    ]
-
-
 def nodes_with_weights(path: str | None, data: bytes | None, tensors: Sequence[str]) -> tuple[str, ...]:
     """Return the convolutions of a model's main graph that an operation of cuDNN's may be, by the weights' shape.
 
@@ -145,13 +130,24 @@ def _significant(shape: Iterable[int]) -> tuple[int, ...]:
 
 def _found(path: str | None, data: bytes | None, providers: Sequence[str]) -> list[tuple[int, Node]] | None:
     model = load(path, data)
-    if model is None:
-        return None
+    return None if model is None else [(place.graph, node) for place, node in nodes_with_places(model, providers)]
+
+
+def nodes_with_places(model: onnx.ModelProto, providers: Sequence[str]) -> Iterator[tuple[Place, Node]]:
+    """Yield every node of a model, subgraphs and functions included, and where it stands.
+
+    Each is taken to run on the first of the providers, or on the CPU provider where CUDA has no kernel for it.
+    """
+    constants: Constants | None = None
     types = float_types(model)
-    return [
-        (graph, Node(proto.name, proto.op_type, proto.domain, _guess(proto, providers), attributes, types))
-        for graph, proto, attributes in model_nodes_by_graph(model)
-    ]
+    for place in places(model):
+        proto, attributes = place.node, place.attributes
+        if attributes is not None and proto.op_type in SCATTERS:
+            constants = constants or Constants(model)
+            duplicates = constants.duplicates(proto)
+            if duplicates is not None:
+                attributes = {**attributes, "duplicates": duplicates}
+        yield place, Node(proto.name, proto.op_type, proto.domain, _guess(proto, providers), attributes, types)
 
 
 def _guess(proto: onnx.NodeProto, providers: Sequence[str]) -> str | None:

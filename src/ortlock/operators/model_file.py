@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -21,7 +22,27 @@ _FUNCTION_BODY = -1
 
 Flags = Mapping[str, bool]
 """Boolean constants by name."""
-Found = tuple[int, onnx.NodeProto, dict[str, object]]
+Attributes = dict[str, object] | None
+"""None where they are not known."""
+FunctionName = tuple[str, str]
+"""Domain and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node and where it stands."""
+
+    graph: int
+    """0 for the main graph, more for subgraphs, -1 for the bodies of the model's functions."""
+    path: tuple[str, ...]
+    """What it stands inside of, from the outside in, e.g. ``("loop1/body",)`` or ``("function f.Mine",)``."""
+    index: int
+    """Position among the nodes of its graph."""
+    node: onnx.NodeProto
+    attributes: Attributes
+    """Those that matter."""
+    function: FunctionName | None
+    """The function whose body it belongs to."""
 
 
 def load(path: str | None, data: bytes | None) -> onnx.ModelProto | None:
@@ -39,41 +60,52 @@ def load(path: str | None, data: bytes | None) -> onnx.ModelProto | None:
     return model if model.HasField("graph") else None
 
 
-def model_nodes_by_graph(model: onnx.ModelProto) -> Iterator[Found]:
-    """Yield every node with its graph and the attributes that matter, each graph before those inside it.
+def places(model: onnx.ModelProto) -> Iterator[Place]:
+    """Yield every node, each graph before those inside it, the bodies of the model's functions last.
 
-    The graph is a number: 0 for the main one, more for subgraphs, -1 for the bodies of the model's functions, which
-    ONNX Runtime inlines.
+    ONNX Runtime inlines the functions.
     """
-    functions = {(function.domain, function.name) for function in model.functions}
-    walk = _Walk(functions)
+    walk = _Walk({(function.domain, function.name) for function in model.functions})
     # An initializer that is an input as well can be replaced by the caller.
     fed = {value.name for value in model.graph.input}
     constants = {name: flag for name, flag in _flags(model.graph).items() if name not in fed}
-    yield from walk.nodes(model.graph.node, constants, 0)
+    yield from walk.nodes(model.graph.node, constants, 0, ())
     for function in model.functions:
-        yield from walk.nodes(function.node, _constants(function.node), _FUNCTION_BODY)
+        name = (function.domain, function.name)
+        path = (f"function {function.domain}.{function.name}" if function.domain else f"function {function.name}",)
+        yield from walk.nodes(function.node, _constants(function.node), _FUNCTION_BODY, path, name)
 
 
 class _Walk:
     """Numbers the subgraphs on its way."""
 
-    def __init__(self, functions: set[tuple[str, str]]) -> None:
+    def __init__(self, functions: set[FunctionName]) -> None:
         self._functions = functions
         self._graphs = 0
 
-    def nodes(self, nodes: Iterable[onnx.NodeProto], constants: Flags, graph: int) -> Iterator[Found]:
-        for node in nodes:
-            yield graph, node, self._attributes(node, constants)
-            for inner in _subgraphs(node):
+    def nodes(
+        self,
+        nodes: Sequence[onnx.NodeProto],
+        constants: Flags,
+        graph: int,
+        path: tuple[str, ...],
+        function: FunctionName | None = None,
+    ) -> Iterator[Place]:
+        for index, node in enumerate(nodes):
+            yield Place(graph, path, index, node, self._attributes(node, constants), function)
+            for label, inner in subgraphs(node):
                 self._graphs += 1
                 number = _FUNCTION_BODY if graph == _FUNCTION_BODY else self._graphs
-                yield from self.nodes(inner.node, {**constants, **_flags(inner)}, number)
+                within = (*path, f"{node.name or f'{node.op_type} #{index}'}/{label}")
+                yield from self.nodes(inner.node, {**constants, **_flags(inner)}, number, within, function)
 
-    def _attributes(self, node: onnx.NodeProto, constants: Flags) -> dict[str, object]:
-        found = {attribute.name: _value(attribute) for attribute in node.attribute if attribute.name in _KEPT}
+    def _attributes(self, node: onnx.NodeProto, constants: Flags) -> Attributes:
         if (node.domain, node.op_type) in self._functions:
-            found["function"] = True
+            return {"function": True}
+        kept = [attribute for attribute in node.attribute if attribute.name in _KEPT]
+        if any(attribute.ref_attr_name for attribute in kept):
+            return None  # inside a function, and different in each call of it
+        found = {attribute.name: _value(attribute) for attribute in kept}
         if training := _input(node, _TRAINING_INPUT):
             found["training_mode"] = constants.get(training)
         if node.op_type in _BIAS_INPUT:
@@ -87,12 +119,14 @@ def _input(node: onnx.NodeProto, positions: Mapping[str, int]) -> str:
     return node.input[position] if position is not None and len(node.input) > position else ""
 
 
-def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
+    """Yield the graphs inside a node with the names of the attributes that hold them."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
+            yield attribute.name, attribute.g
         elif attribute.type == onnx.AttributeProto.GRAPHS:
-            yield from attribute.graphs
+            for number, graph in enumerate(attribute.graphs):
+                yield f"{attribute.name}[{number}]", graph
 
 
 def _flags(graph: onnx.GraphProto) -> dict[str, bool]:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 import onnx
 
-from ortlock.operators import nodes_of_model
-from ortlock.operators.graph import Node
-from ortlock.operators.knowledge import CPU, CUDA, Knowledge, OperatorStatus, lookup
+from ortlock.operators.findings import known
+from ortlock.operators.graph import Node, nodes_with_places
+from ortlock.operators.knowledge import CPU, CUDA, Knowledge, OperatorStatus
+from ortlock.operators.model_file import load
 from ortlock.placement.rewrite import apply, decomposable, opset_of
 from ortlock.placement.types import element_types
 from ortlock.placement.weights import take_in_small_weights
@@ -109,10 +110,10 @@ def place(path: str | None, data: bytes | None) -> Placement | None:
         path: the model's file, or None.
         data: the model's bytes, or None.
     """
-    loaded = nodes_of_model(path, data, CUDA)
-    if loaded is None:
+    model = load(path, data)
+    if model is None:
         return None
-    model, found = loaded
+    found = [(place.node, node) for place, node in nodes_with_places(model, [CUDA])]
     mark = _MARK
     while any(mark in node.name for _, node in found):
         mark += "_"
@@ -122,7 +123,7 @@ def place(path: str | None, data: bytes | None) -> Placement | None:
     one_thread = False
     types: Mapping[str, int] | None = None
     for proto, node in found:
-        knowledge = lookup(node.op_type, node.domain, CUDA, node.attributes, node.types)
+        knowledge = known(node)
         if not _needs_another_place(knowledge):
             continue
         number = len(placed)
@@ -157,7 +158,7 @@ def _needs_another_place(knowledge: Knowledge) -> bool:
 
 def _runs_on_cpu(node: Node) -> bool | None:
     """Return whether the CPU provider's kernel needs a single thread; None where it has none that is deterministic."""
-    knowledge = lookup(node.op_type, node.domain, CPU, node.attributes, node.types)
+    knowledge = known(replace(node, provider=CPU))
     if knowledge.status is OperatorStatus.DETERMINISTIC:
         return False
     return True if knowledge.setting == _THREADS else None

@@ -1,0 +1,40 @@
+"""``ortlock audit MODEL``: what is known of each node, and what ortlock would do, from the model's file alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ortlock.cli.options import BAD_INPUT, DOES_NOT_HOLD, HOLDS, json_option, show_json, show_table
+from ortlock.operators.audit import Verdict, audit
+from ortlock.operators.audit.model import ACTUAL_NODES
+from ortlock.operators.audit.text import explanations, file_line, headline, rows
+
+_STATUS = {Verdict.HOLDS: HOLDS, Verdict.VIOLATED: DOES_NOT_HOLD, Verdict.UNKNOWN: BAD_INPUT}
+
+
+@click.command("audit")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--provider",
+    type=click.Choice(("cuda", "cpu")),
+    default="cuda",
+    show_default=True,
+    help="Where the model is meant to run.",
+)
+@json_option
+def command(model: Path, provider: str, as_json: bool) -> int:
+    """Say for each node of MODEL whether its outputs repeat, and what ortlock would do with it.
+
+    Reads the file alone: no GPU is needed, and weights are not loaded. Exit status 0 if strict would run it, 1 if it
+    refuses a node that is known to vary, 2 if a node is unknown or the file cannot be read.
+    """
+    found = audit(model, provider)
+    if as_json:
+        show_json(found.to_dict())
+    else:
+        show_table(headline(found), ("operator", "nodes", "status", "in strict", "first nodes"), rows(found))
+        for line in (*explanations(found), *map(file_line, found.files), ACTUAL_NODES):
+            print(line)
+    return _STATUS[found.verdict]

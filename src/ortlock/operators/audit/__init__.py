@@ -1,0 +1,53 @@
+"""The audit of a model: what is known of each node, and what ortlock would do, from the file alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ortlock.operators.audit.external import file_findings
+from ortlock.operators.audit.judging import judge_model, verdict
+from ortlock.operators.audit.model import Action, Audit, AuditedNode, FileFinding, OperatorAudit, Verdict
+from ortlock.operators.knowledge import CPU, CUDA
+from ortlock.operators.weightless import parse_without_weights, read_without_weights
+from ortlock.policy import Mode
+
+__all__ = ["Action", "Audit", "AuditedNode", "FileFinding", "OperatorAudit", "Verdict", "audit"]
+
+PROVIDERS = {"cuda": CUDA, "cpu": CPU}
+
+
+def audit(model: str | bytes | os.PathLike[str], provider: str = "cuda", mode: str = "strict") -> Audit:
+    """Return what is known of each node of ``model``, and what ortlock would do with it.
+
+    Reads the file alone: no session is made and no GPU or provider is needed; weights are not loaded. ONNX Runtime may
+    fuse, replace or move nodes, so the report of a session judges the ones that really run.
+
+    Args:
+        model: path of an ONNX model, or its bytes.
+        provider: ``cuda`` or ``cpu``: where the nodes are meant to run.
+        mode: the mode that the verdict is for: ``observe``, ``pin`` or ``strict``.
+
+    Raises:
+        ModelFileError: the model cannot be read.
+        ValueError: ``provider`` or ``mode`` is none that is known.
+    """
+    if provider not in PROVIDERS:
+        raise ValueError(f"provider={provider!r}: choose one of {', '.join(map(repr, PROVIDERS))}.")
+    chosen = Mode(mode)
+    if isinstance(model, bytes):
+        path, size, proto = None, len(model), parse_without_weights(model)
+    else:
+        path = Path(model)
+        proto = read_without_weights(path)
+        size = path.stat().st_size
+    operators = judge_model(proto, PROVIDERS[provider])
+    return Audit(
+        model=None if path is None else str(path),
+        size=size,
+        provider=PROVIDERS[provider],
+        mode=str(chosen),
+        verdict=verdict(operators, chosen),
+        operators=operators,
+        files=() if path is None else file_findings(proto, path),
+    )
