@@ -52,7 +52,8 @@ THREADS = SettingState("intra_op_num_threads", "session option", None, "4", None
 
 
 def facts(*op_types: str, provider: str = CUDA, **changes: Any) -> Facts:
-    nodes = tuple(Node(f"n{i}", op_type, "", provider, {}) for i, op_type in enumerate(op_types))
+    domains_and_names = [op_type.rpartition(":")[::2] for op_type in op_types]
+    nodes = tuple(Node(f"n{i}", name, domain, provider, {}) for i, (domain, name) in enumerate(domains_and_names))
     base = Facts(
         mode=Mode.PIN,
         requested_providers=(provider,),
@@ -107,7 +108,7 @@ MEMORY = SettingState("gpu_mem_limit", "provider option", CUDA, "1", "1", Origin
     [
         (facts("ScatterND"), Verdict.NOT_GUARANTEED, "operator-unknown"),
         (facts("Mystery"), Verdict.NOT_GUARANTEED, "operator-unknown"),
-        (facts("GroupNorm"), Verdict.VIOLATED, "operator-nondeterministic"),
+        (facts("com.microsoft:GroupNorm"), Verdict.VIOLATED, "operator-nondeterministic"),
         (facts("RandomNormal"), Verdict.VIOLATED, "operator-stateful"),
         (facts("ReduceSum", settings=(BROKEN,)), Verdict.VIOLATED, "operator-deterministic"),
         (facts("Conv", settings=(FUSED_BIAS,)), Verdict.VIOLATED, "setting"),

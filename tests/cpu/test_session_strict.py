@@ -53,9 +53,10 @@ def test_pin_runs_it_and_says_so() -> None:
 
 
 def test_unknown_operator_is_refused() -> None:
-    node = helper.make_node("MeanVarianceNormalization", ["x"], ["y"], name="odd", axes=[0])
-    with pytest.raises(NotReproducibleError, match=r"odd \(MeanVarianceNormalization\)"):
-        ReproducibleSession(model([node]), mode="strict")
+    node = helper.make_node("CDist", ["x", "x"], ["y"], name="odd", domain="com.microsoft", metric="euclidean")
+    data = model([node], shape=(2, 2), domains=("com.microsoft",))
+    with pytest.raises(NotReproducibleError, match=r"odd \(com\.microsoft\.CDist\)"):
+        ReproducibleSession(data, mode="strict")
 
 
 def test_refused_session_cannot_be_used_by_accident() -> None:

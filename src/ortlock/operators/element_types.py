@@ -48,14 +48,24 @@ def _add_values(values: Iterable[onnx.ValueInfoProto], found: set[int]) -> None:
 def _add_nodes(nodes: Iterable[onnx.NodeProto], found: set[int]) -> None:
     for node in nodes:
         for attribute in node.attribute:
+            _add_attribute(attribute, found)
+
+
+def _add_attribute(attribute: onnx.AttributeProto, found: set[int]) -> None:
+    kinds = onnx.AttributeProto
+    match attribute.type:
+        case kinds.INT if attribute.name == "to" or "dtype" in attribute.name or "datatype" in attribute.name:
+            found.add(attribute.i)
+        case kinds.FLOAT | kinds.FLOATS if attribute.name.startswith("value_float"):
+            found.add(onnx.TensorProto.FLOAT)
+        case kinds.TENSOR:
             found.add(attribute.t.data_type)
-            found.add(attribute.sparse_tensor.values.data_type)
+        case kinds.TENSORS:
             found.update(tensor.data_type for tensor in attribute.tensors)
-            if attribute.name == "to" or "dtype" in attribute.name or "datatype" in attribute.name:
-                found.add(attribute.i)
-            elif attribute.name.startswith("value_float"):
-                found.add(onnx.TensorProto.FLOAT)
-            if attribute.HasField("g"):
-                _add_graph(attribute.g, found)
+        case kinds.SPARSE_TENSOR:
+            found.add(attribute.sparse_tensor.values.data_type)
+        case kinds.GRAPH:
+            _add_graph(attribute.g, found)
+        case kinds.GRAPHS:
             for graph in attribute.graphs:
                 _add_graph(graph, found)
