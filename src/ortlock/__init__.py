@@ -3,9 +3,9 @@
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
+from ortlock.audit import Audit, audit
 from ortlock.digest import digest
 from ortlock.errors import LockfileError, ModelFileError, NotReproducibleError, OrtlockError, ReproducibilityWarning
-from ortlock.operators.audit import Audit, audit
 from ortlock.policy import Mode
 from ortlock.report import ReproducibilityReport
 

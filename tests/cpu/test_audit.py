@@ -14,9 +14,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortlock import ModelFileError, audit, models
+from ortlock.audit import Action, OperatorAudit, Verdict
 from ortlock.cli import main
 from ortlock.operators import duplicate_indices
-from ortlock.operators.audit import Action, OperatorAudit, Verdict
 from ortlock.operators.weightless import parse_without_weights, read_without_weights
 
 OPSETS = [helper.make_opsetid("", 16)]
@@ -54,7 +54,7 @@ def test_actions_by_mode_and_status() -> None:
     ]
     result = audit(build(nodes).SerializeToString())
     expected = {
-        "ScatterND": ("report", "report", "refuse"),
+        "ScatterND": ("report", "report", "move"),
         "RandomNormalLike": ("report", "report", "refuse"),
         "Mystery": ("report", "report", "refuse"),
         "ReduceSum": ("report", "pin", "pin"),
@@ -64,6 +64,7 @@ def test_actions_by_mode_and_status() -> None:
     names = {
         "report": Action.REPORT,
         "refuse": Action.REFUSE,
+        "move": Action.MOVE,
         "pin": Action.PIN,
         "plan": Action.PLAN,
         "run": Action.RUN,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from ortlock.audit import Verdict, audit
+from ortlock.audit.model import ACTUAL_NODES
+from ortlock.audit.text import explanations, file_line, headline, rows
 from ortlock.cli.options import BAD_INPUT, DOES_NOT_HOLD, HOLDS, json_option, show_json, show_table
-from ortlock.operators.audit import Verdict, audit
-from ortlock.operators.audit.model import ACTUAL_NODES
-from ortlock.operators.audit.text import explanations, file_line, headline, rows
 
 _STATUS = {Verdict.HOLDS: HOLDS, Verdict.VIOLATED: DOES_NOT_HOLD, Verdict.UNKNOWN: BAD_INPUT}
 

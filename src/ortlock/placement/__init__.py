@@ -1,7 +1,7 @@
 """Placement: nodes without a deterministic CUDA kernel, run where they have one, in a copy of the model in memory."""
 
 from ortlock.placement.cost import NodeCost, measure
-from ortlock.placement.decide import PLACEMENTS, Action, PlacedNode, Placement, place, resolve_placement
+from ortlock.placement.decide import PLACEMENTS, Action, PlacedNode, Placement, place, resolve_placement, way_out
 
 __all__ = [
     "PLACEMENTS",
@@ -12,4 +12,5 @@ __all__ = [
     "measure",
     "place",
     "resolve_placement",
+    "way_out",
 ]

@@ -16,7 +16,7 @@ import onnx
 
 from ortlock.operators.findings import known
 from ortlock.operators.graph import Node, nodes_with_places
-from ortlock.operators.knowledge import CPU, CUDA, Knowledge, OperatorStatus
+from ortlock.operators.knowledge import CPU, CUDA, OperatorStatus
 from ortlock.operators.model_file import load
 from ortlock.placement.rewrite import apply, decomposable, opset_of
 from ortlock.placement.types import element_types
@@ -123,23 +123,18 @@ def place(path: str | None, data: bytes | None) -> Placement | None:
     one_thread = False
     types: Mapping[str, int] | None = None
     for proto, node in found:
-        knowledge = known(node)
-        if not _needs_another_place(knowledge):
+        action = way_out(proto, node, opset)
+        if action is None:
             continue
         number = len(placed)
-        if decomposable(proto, opset):
-            placed.append(PlacedNode(node, Action.REWRITTEN, knowledge.reason))
-        elif (threads := _runs_on_cpu(node)) is not None:
-            one_thread |= threads
-            action = Action.MOVED
+        if action is Action.MOVED:
+            one_thread |= known(replace(node, provider=CPU)).setting == _THREADS
             if node.op_type.startswith("Scatter") and (node.attributes or {}).get("reduction", "none") != "none":
                 types = element_types(model) if types is None else types
                 if (kind := types.get(proto.input[0], 0)) in _NARROW:
                     action = Action.WIDENED
                     widened[number] = kind
-            placed.append(PlacedNode(node, action, knowledge.reason))
-        else:
-            continue
+        placed.append(PlacedNode(node, action, known(node).reason))
         proto.name = f"{node.name}{mark}{number}_"
     if not placed:
         return None
@@ -151,14 +146,20 @@ def place(path: str | None, data: bytes | None) -> Placement | None:
     return Placement(model.SerializeToString(), tuple(placed), mark, folder, one_thread)
 
 
-def _needs_another_place(knowledge: Knowledge) -> bool:
-    unknown = knowledge.status is OperatorStatus.UNKNOWN
-    return knowledge.status is OperatorStatus.NONDETERMINISTIC or (unknown and knowledge.placement == "cpu")
+def way_out(proto: onnx.NodeProto, node: Node, opset: int) -> Action | None:
+    """Return how a node on CUDA becomes deterministic: ``MOVED``, ``REWRITTEN`` or, where it need or can not, None.
 
-
-def _runs_on_cpu(node: Node) -> bool | None:
-    """Return whether the CPU provider's kernel needs a single thread; None where it has none that is deterministic."""
-    knowledge = known(replace(node, provider=CPU))
-    if knowledge.status is OperatorStatus.DETERMINISTIC:
-        return False
-    return True if knowledge.setting == _THREADS else None
+    Args:
+        proto: the model's node.
+        node: what is known of it on CUDA.
+        opset: version of ONNX's own operators that the model uses.
+    """
+    knowledge = known(node)
+    unknown = knowledge.status is OperatorStatus.UNKNOWN and knowledge.placement == "cpu"
+    if knowledge.status is not OperatorStatus.NONDETERMINISTIC and not unknown:
+        return None
+    if decomposable(proto, opset):
+        return Action.REWRITTEN
+    there = known(replace(node, provider=CPU))
+    deterministic = there.status is OperatorStatus.DETERMINISTIC or there.setting == _THREADS
+    return Action.MOVED if deterministic else None

@@ -28,6 +28,7 @@ class Action(StrEnum):
     PLAN = "deterministic plan"
     """Let it run a deterministic plan of cuDNN's only."""
     MOVE = "run on the CPU provider"
+    REWRITE = "rewrite to standard operators"
     REPORT = "run and report"
     """Run it as it is and say in the report that nothing is guaranteed."""
     REFUSE = "refuse"
@@ -135,6 +136,6 @@ class Audit:
         }
 
     def __str__(self) -> str:
-        from ortlock.operators.audit.text import to_text
+        from ortlock.audit.text import to_text
 
         return to_text(self)

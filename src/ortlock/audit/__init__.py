@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ortlock.operators.audit.external import file_findings
-from ortlock.operators.audit.judging import judge_model, verdict
-from ortlock.operators.audit.model import Action, Audit, AuditedNode, FileFinding, OperatorAudit, Verdict
+from ortlock.audit.external import file_findings
+from ortlock.audit.judging import judge_model, verdict
+from ortlock.audit.model import Action, Audit, AuditedNode, FileFinding, OperatorAudit, Verdict
 from ortlock.operators.knowledge import CPU, CUDA
 from ortlock.operators.weightless import parse_without_weights, read_without_weights
 from ortlock.policy import Mode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ortlock.operators.audit.model import ACTUAL_NODES, Action, Audit, FileFinding, OperatorAudit, Verdict
+from ortlock.audit.model import ACTUAL_NODES, Action, Audit, FileFinding, OperatorAudit, Verdict
 from ortlock.operators.knowledge import Basis, OperatorStatus
 
 EXAMPLES = 3
@@ -61,7 +61,7 @@ def explanations(audit: Audit) -> Iterator[str]:
     """Yield why operators that do not just run are what they are, and what can be done."""
     for operator in audit.operators:
         action = operator.actions[audit.mode]
-        if action not in (Action.REFUSE, Action.REPORT, Action.MOVE):
+        if action not in (Action.REFUSE, Action.REPORT, Action.MOVE, Action.REWRITE):
             continue
         yield f"{operator.name}, {len(operator.nodes)} node{'s' if len(operator.nodes) != 1 else ''}: {operator.status}"
         yield f"  nodes: {examples(operator)}"

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import onnx
 
-from ortlock.operators.audit.model import Action, AuditedNode, OperatorAudit, Verdict
+from ortlock import placement
+from ortlock.audit.model import Action, AuditedNode, OperatorAudit, Verdict
 from ortlock.operators.findings import SEVERITY, known
 from ortlock.operators.graph import Node, nodes_with_places
-from ortlock.operators.knowledge import CUDA, Knowledge, OperatorStatus
+from ortlock.operators.knowledge import CPU, CUDA, Knowledge, OperatorStatus
 from ortlock.operators.model_file import FunctionName, Place
+from ortlock.placement.rewrite import opset_of
 from ortlock.policy import Mode
 
 _Judged = tuple[Place, Node]
@@ -21,9 +23,11 @@ def judge_model(model: onnx.ModelProto, provider: str) -> tuple[OperatorAudit, .
 
     Bodies of functions count where something calls them.
     """
-    groups: dict[tuple[str, str, Knowledge], list[AuditedNode]] = {}
+    opset = opset_of(model)
+    groups: dict[tuple[str, str, Knowledge, placement.Action | None], list[AuditedNode]] = {}
     for place, node in _called(model, provider):
-        groups.setdefault((node.op_type, node.domain, known(node)), []).append(_audited(place))
+        way = placement.way_out(place.node, node, opset) if node.provider == CUDA else None
+        groups.setdefault((node.op_type, node.domain, known(node), way), []).append(_audited(place))
     found = [
         OperatorAudit(
             op_type,
@@ -34,10 +38,10 @@ def judge_model(model: onnx.ModelProto, provider: str) -> tuple[OperatorAudit, .
             knowledge.remedy,
             knowledge.evidence,
             knowledge.setting,
-            {str(mode): _action(knowledge, provider, mode) for mode in Mode},
+            {str(mode): _action(knowledge, way, mode) for mode in Mode},
             tuple(nodes),
         )
-        for (op_type, domain, knowledge), nodes in groups.items()
+        for (op_type, domain, knowledge, way), nodes in groups.items()
     ]
     return tuple(sorted(found, key=lambda operator: (SEVERITY.index(operator.status), operator.name)))
 
@@ -56,9 +60,8 @@ def _verdict(operator: OperatorAudit, action: Action) -> Verdict:
     return Verdict.UNKNOWN if unclear else Verdict.VIOLATED
 
 
-def _action(knowledge: Knowledge, provider: str, mode: Mode) -> Action:
-    plans = knowledge.through_cudnn and provider == CUDA
-    if knowledge.status is OperatorStatus.DETERMINISTIC and not plans:
+def _action(knowledge: Knowledge, way: placement.Action | None, mode: Mode) -> Action:
+    if knowledge.status is OperatorStatus.DETERMINISTIC and not knowledge.through_cudnn:
         return Action.RUN
     if mode is Mode.OBSERVE:
         return Action.REPORT
@@ -66,15 +69,17 @@ def _action(knowledge: Knowledge, provider: str, mode: Mode) -> Action:
         return Action.PLAN
     if knowledge.status is OperatorStatus.SETTING:
         return Action.PIN
-    if provider == CUDA and bool(getattr(knowledge, "placement", "")):
-        return Action.MOVE
-    return Action.REFUSE if mode is Mode.STRICT else Action.REPORT
+    if mode is Mode.PIN:
+        return Action.REPORT
+    if way is None:
+        return Action.REFUSE
+    return Action.REWRITE if way is placement.Action.REWRITTEN else Action.MOVE
 
 
 def _called(model: onnx.ModelProto, provider: str) -> Iterator[_Judged]:
     """Yield the nodes of the main graph, of its subgraphs, and of every function that these call in the end."""
     bodies: dict[FunctionName | None, list[_Judged]] = {}
-    for place, node in nodes_with_places(model, provider):
+    for place, node in nodes_with_places(model, [provider, CPU]):
         bodies.setdefault(place.function, []).append((place, node))
     waiting: list[FunctionName | None] = [None]
     seen = set(waiting)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 
-from ortlock.operators.audit.model import FileFinding
+from ortlock.audit.model import FileFinding
 from ortlock.operators.model_file import subgraphs
 
 _IN_MEMORY = "*/_ORT_MEM_ADDR_/*"
