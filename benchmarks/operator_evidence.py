@@ -29,6 +29,7 @@ SWEEPS = (
     "operator_sweep_cpu_optimized_ort1.32.0.json",
 )
 _SHORT = {provider: short for short, provider in PROVIDERS.items()}
+_NHWC = "com.ms.internal.nhwc"
 _TRAINING_INPUT = {"Dropout": 2, "BitmaskDropout": 2}
 _BIAS_INPUT = {"FastGelu": 1}
 
@@ -72,14 +73,18 @@ def _source(file: str, sweep: Mapping[str, Any]) -> Source:
 
 
 def _operators(entry: Mapping[str, Any], sweep: Mapping[str, Any]) -> Iterator[Key]:
-    """Yield the operators that a case measures: its own; of a sweep with optimizations, those that it turned into."""
+    """Yield the operators that a case measures: its own; of a sweep with optimizations, those that it turned into.
+
+    Of a sweep with ``prefer_nhwc`` only those that this brings.
+    """
     provider = _SHORT[sweep["provider"]]
-    if not sweep.get("optimized"):
+    if not sweep.get("optimized") and not sweep.get("nhwc"):
         yield provider, entry["domain"], entry["operator"]
         return
-    for name in entry["nodes"][sweep["provider"]]:
+    for name in (entry["nodes"] or {}).get(sweep["provider"], ()):
         domain, _, operator = name.rpartition(":")
-        yield provider, domain, operator
+        if sweep.get("optimized") or domain == _NHWC:
+            yield provider, domain, operator
 
 
 def _condition(key: Key, case: Case) -> str | None:

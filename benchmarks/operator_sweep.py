@@ -1,7 +1,7 @@
 """Which operators give other bits from run to run on stock ONNX Runtime: one small model an operator, type and shape.
 
     python benchmarks/operator_sweep.py [--provider cuda|cpu] [--case REGEX ...] [--runs 12] [--sessions 2]
-                                        [--no-deterministic] [--no-busy] [--optimized] [--workers N] [--seconds N]
+                                        [--no-deterministic] [--no-busy] [--optimized] [--nhwc] [--workers N] [--seconds N]
                                         [--registered FILE.json] [--output FILE] [--list]
 
 Each case runs under ONNX Runtime's default and with ``use_deterministic_compute``, half of its runs while another
@@ -313,6 +313,7 @@ def arguments() -> argparse.Namespace:
         help="half of the sessions with other work on the GPU; default: on for cuda",
     )
     parser.add_argument("--optimized", action="store_true", help="with ONNX Runtime's graph optimizations (cpu only)")
+    parser.add_argument("--nhwc", action="store_true", help="with the provider option prefer_nhwc=1 (cuda only)")
     parser.add_argument(
         "--workers", type=int, default=None, help="processes at once; default: 6 for cuda, which they share, 1 for cpu"
     )
@@ -329,6 +330,8 @@ def main() -> int:
     args = arguments()
     if args.optimized and args.provider != "cpu":
         raise SystemExit("--optimized needs --provider cpu: a saved model does not tell which provider runs what")
+    if args.nhwc and args.provider != "cuda":
+        raise SystemExit("--nhwc needs --provider cuda: no other provider has that option")
     if args.worker:
         from operator_cases.measuring import main as measure
 
@@ -352,12 +355,18 @@ def main() -> int:
     output = args.output or RESULTS / f"operator_sweep_{args.provider}_ort{version}.json"
     started = time.monotonic()
     facts = {"onnxruntime": version, "provider": wanted, "runs": args.runs, "sessions": args.sessions}
-    facts |= {"workers": workers, "settings": settings, "phases": phases, "optimized": args.optimized}
+    facts |= {
+        "workers": workers,
+        "settings": settings,
+        "phases": phases,
+        "optimized": args.optimized,
+        "nhwc": args.nhwc,
+    }
     entries: list[dict[str, Any]] = []
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="operator_sweep_") as folder:
         asked = {"provider": wanted, "sessions": each, "runs": runs, "folder": folder}
-        asked |= {"optimized": args.optimized}
+        asked |= {"optimized": args.optimized, "provider_options": {"prefer_nhwc": "1"} if args.nhwc else {}}
         for number, phase in enumerate(phases, 1):
             note(f"{phase}: {len(cases)} cases, {len(settings)} settings, {workers} workers")
             with ExitStack() as stack:

@@ -105,6 +105,7 @@ class Measurer:
         self.runs: int = asked["runs"]
         self.folder = Path(asked["folder"])
         self.optimized: bool = asked["optimized"]
+        self.given: dict[str, str] = asked["provider_options"]
         self._saved = self.folder / f"optimized_{os.getpid()}.onnx"
         self._built: tuple[str, bytes, dict[str, Array]] | None = None
 
@@ -154,7 +155,9 @@ class Measurer:
             options.add_session_config_entry(key, value)
         if self.optimized:
             options.optimized_model_filepath = str(self._saved)
-        session = onnxruntime.InferenceSession(data, options, providers=[self.provider], enable_fallback=0)
+        session = onnxruntime.InferenceSession(
+            data, options, providers=[(self.provider, self.given)], enable_fallback=0
+        )
         if session.get_providers()[0] != self.provider:
             raise NotRunError(f"{self.provider} is not there")
         return session
@@ -220,7 +223,7 @@ def _first_line(text: str) -> str:
 def main() -> int:
     """Measure what standard input asks for.
 
-    It is ``{"provider", "sessions", "runs", "folder", "optimized", "units": [[name, setting]]}``.
+    It is ``{"provider", "sessions", "runs", "folder", "optimized", "provider_options", "units": [[name, setting]]}``.
     Prints ``{"begins": [name, setting]}`` and the result as a line each.
     """
     from operator_cases import all_cases
