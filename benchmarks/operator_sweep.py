@@ -1,8 +1,8 @@
 """Which operators give other bits from run to run on stock ONNX Runtime: one small model an operator, type and shape.
 
     python benchmarks/operator_sweep.py [--provider cuda|cpu] [--case REGEX ...] [--runs 12] [--sessions 2]
-                                        [--no-deterministic] [--no-busy] [--optimized] [--nhwc] [--workers N] [--seconds N]
-                                        [--registered FILE.json] [--output FILE] [--list]
+                                        [--no-deterministic] [--no-busy] [--optimized] [--nhwc] [--workers N]
+                                        [--seconds N] [--registered FILE.json] [--output FILE] [--list]
 
 Each case runs under ONNX Runtime's default and with ``use_deterministic_compute``, half of its runs while another
 process keeps the GPU at work. Outputs are compared byte by byte. Cases run in worker processes: one that kills its
