@@ -4,7 +4,14 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 from ortlock.digest import digest
-from ortlock.errors import LockfileError, NotReproducibleError, OrtlockError, ReproducibilityWarning
+from ortlock.errors import (
+    DeviceLostError,
+    LockfileError,
+    NotReproducibleError,
+    OrtlockError,
+    ReproducibilityWarning,
+    SessionClosedError,
+)
 from ortlock.policy import Mode
 from ortlock.report import ReproducibilityReport
 
@@ -14,6 +21,7 @@ if TYPE_CHECKING:
 __version__ = _version("ortlock")
 
 __all__ = [
+    "DeviceLostError",
     "LockfileError",
     "Mode",
     "NotReproducibleError",
@@ -21,6 +29,7 @@ __all__ = [
     "ReproducibilityReport",
     "ReproducibilityWarning",
     "ReproducibleSession",
+    "SessionClosedError",
     "__version__",
     "digest",
 ]

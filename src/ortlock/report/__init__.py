@@ -3,6 +3,7 @@
 from ortlock import native
 from ortlock.report.model import (
     Event,
+    LaneFacts,
     LockFacts,
     ModelIdentity,
     Reason,
@@ -17,6 +18,7 @@ __all__ = [
     "IMPORT_ORDER",
     "Event",
     "Facts",
+    "LaneFacts",
     "LockFacts",
     "ModelIdentity",
     "Reason",
@@ -53,4 +55,5 @@ def build(facts: Facts, model: ModelIdentity, environment: dict[str, object]) ->
         events=facts.events,
         lockfile=facts.lock,
         book=native.book(),
+        lanes=facts.lanes,
     )

@@ -9,7 +9,7 @@ from ortlock.native import CANNOT_BE_MADE, NOTHING_DETERMINISTIC, InterposerStat
 from ortlock.operators import Finding, NodeList, OperatorStatus
 from ortlock.operators.knowledge import CPU, CUDA, Basis
 from ortlock.policy import Mode
-from ortlock.report.model import Event, LockFacts, Reason, ScopeClaim, Status, Verdict
+from ortlock.report.model import Event, LaneFacts, LockFacts, Reason, ScopeClaim, Status, Verdict
 from ortlock.settings import Origin, SettingState
 
 SCOPES = ("run", "session", "process", "machine")
@@ -34,6 +34,7 @@ class Facts:
     records: SessionRecords
     events: tuple[Event, ...]
     lock: LockFacts | None = None
+    lanes: LaneFacts | None = None
 
 
 def claims(facts: Facts) -> tuple[ScopeClaim, ...]:
