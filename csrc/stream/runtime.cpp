@@ -31,6 +31,7 @@ std::unique_ptr<Runtime> bind(void* library) {
                         find(library, "cudaStreamCreateWithPriority", made->stream_create_with_priority) &&
                         find(library, "cudaStreamDestroy", made->stream_destroy) &&
                         find(library, "cudaStreamSynchronize", made->stream_synchronize) &&
+                        find(library, "cudaDeviceSynchronize", made->device_synchronize) &&
                         find(library, "cudaStreamWaitEvent", made->stream_wait_event) &&
                         find(library, "cudaDeviceGetStreamPriorityRange", made->priority_range) &&
                         find(library, "cudaEventCreateWithFlags", made->event_create_with_flags) &&

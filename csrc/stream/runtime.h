@@ -32,6 +32,7 @@ struct Runtime {
   int (*stream_create_with_priority)(CudaStream*, unsigned, int) = nullptr;
   int (*stream_destroy)(CudaStream) = nullptr;
   int (*stream_synchronize)(CudaStream) = nullptr;
+  int (*device_synchronize)() = nullptr;
   int (*stream_wait_event)(CudaStream, CudaEvent, unsigned) = nullptr;
   int (*priority_range)(int*, int*) = nullptr;
   int (*event_create_with_flags)(CudaEvent*, unsigned) = nullptr;

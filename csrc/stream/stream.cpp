@@ -139,13 +139,14 @@ Status destroy(std::uintptr_t address) noexcept {
 
 Drained drain(std::string_view provider, int device, std::uintptr_t address) noexcept {
   return on_device<Drained>(provider, device, [&](const Runtime& cuda, Drained& drained) {
+    const auto wait = [&] { return address ? cuda.stream_synchronize(handle_of(address)) : cuda.device_synchronize(); };
     // What an earlier call on this thread left behind says nothing about this stream.
     cuda.get_last_error();
-    drained.status = cuda.status(cuda.stream_synchronize(handle_of(address)));
+    drained.status = cuda.status(wait());
     if (drained.status.ok()) return;
     cuda.get_last_error();
     // An error of one call is gone now. One that stays is the context's, but for a capture that is under way.
-    const int again = cuda.stream_synchronize(handle_of(address));
+    const int again = wait();
     drained.sticky = again != kSuccess && !of_capture(again);
   });
 }

@@ -50,7 +50,8 @@ struct Memory {
 Made make(std::string_view provider, int device, bool high) noexcept;
 Status destroy(std::uintptr_t address) noexcept;
 
-// Waits until all work of the stream is done. Any stream of `device` may be given, not only ours.
+// Waits until all work of the stream is done; any stream of `device` may be given, not only ours. Address 0: of all
+// streams of the device.
 Drained drain(std::string_view provider, int device, std::uintptr_t address) noexcept;
 
 // Makes later work of `stream` wait for what is in `earlier` now; the calling thread does not wait.

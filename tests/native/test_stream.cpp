@@ -98,6 +98,8 @@ CASE(stream_drained) {
   const auto lost = stream::drain(kProvider, 0, address);
   EQUAL(lost.status.code, 700);
   TRUE(lost.sticky);
+  TRUE(stream::drain(kProvider, 0, 0).status.ok());
+  EQUAL(cuda.account().devices_synchronized, 1);
   // A capture under way stays as well, and nothing is lost.
   cuda.fail(900, -1);
   const auto captured = stream::drain(kProvider, 0, address);

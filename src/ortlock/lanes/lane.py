@@ -8,7 +8,7 @@ from typing import Any
 
 from onnxruntime import InferenceSession
 
-from ortlock.lanes.streams import CudaStatus, Stream
+from ortlock.lanes.streams import CudaStatus, Stream, all_streams
 
 _CLEAN = CudaStatus(0, "")
 
@@ -46,8 +46,10 @@ class LaneSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has n
 class Lane:
     """A place for one run at a time."""
 
-    def __init__(self, number: int, session: Any = None, stream: Stream | None = None) -> None:
+    def __init__(self, number: int, device: int | None, session: Any = None, stream: Stream | None = None) -> None:
         self.number = number
+        self.device = device
+        """Number of the CUDA device; None: no device."""
         self.session = session
         """The ``InferenceSession``; None as long as it has not been made, or where it was dropped."""
         self.stream = stream
@@ -60,7 +62,9 @@ class Lane:
         Raises:
             DeviceLostError: the device's context is lost.
         """
-        return self.stream.drain() if self.stream is not None else _CLEAN
+        if self.stream is not None:
+            return self.stream.drain()
+        return _CLEAN if self.device is None else all_streams(self.device).drain()
 
     def drop(self) -> None:
         """Let go of the session and its stream."""

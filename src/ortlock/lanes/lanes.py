@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
@@ -52,9 +52,9 @@ class Lanes:
         """How often memory was so short that lanes were given up."""
         self._after: Run | None = None
         """Runs what came in the place of these lanes."""
-        first = Lane(0, quiet_view(owner), plan.stream)
+        first = Lane(0, plan.device, quiet_view(owner), plan.stream)
         self._hold_stream(first)
-        self._lanes = [first, *(Lane(number) for number in range(1, plan.count))]
+        self._lanes = [first, *(Lane(number, plan.device) for number in range(1, plan.count))]
         self.pool = FairPool(self._lanes, _is_ready)
         self._executor: ThreadPoolExecutor | None = None
 
@@ -68,7 +68,7 @@ class Lanes:
         """
         shrunk = self._shrunk
         try:
-            lane = self._take(wanted)
+            lane = self._take(self.pool.first if wanted is None and _are_owned(arguments) else wanted)
         except PoolClosed:
             if self._after is None:
                 raise SessionClosedError(CLOSED) from None
@@ -195,7 +195,7 @@ class Lanes:
 
     def _reopen_first(self, count: int) -> None:
         """Put a new session, with a new arena, in the place of lane 0's. The caller holds the lane."""
-        lane, fresh = self.pool.first, Lane(0)
+        lane, fresh = self.pool.first, Lane(0, self.plan.device)
         self._open(fresh, count)
         lane.session, lane.stream = fresh.session, fresh.stream
         if (owner := self._owner()) is not None:
@@ -267,6 +267,7 @@ class Lanes:
             lane = self.pool.first
             for options in self._ways_to_make_room(run_options, shrunk):
                 try:
+                    self._order(lane, arguments)
                     return method(lane.session, *arguments, run_options=options)
                 except BaseException as error:
                     failure = error
@@ -319,6 +320,16 @@ class Lanes:
 
 def _is_ready(lane: Lane) -> bool:
     return lane.session is not None
+
+
+def _are_owned(arguments: tuple[Any, ...]) -> bool:
+    """Return whether inputs belong to the session object, which is lane 0 (``create_ortvalue_from_shape_and_type``)."""
+    return any(
+        getattr(value, "_session", None) is not None
+        for argument in arguments
+        if isinstance(argument, Mapping)
+        for value in argument.values()
+    )
 
 
 def _check_current(session: Any, binding: Any) -> None:

@@ -97,6 +97,11 @@ def _let_go(stream: Stream) -> None:
     """Hold a stream as an argument until this is called."""
 
 
+def all_streams(device: int) -> Stream:
+    """Return what stands for all streams of a device; good for drain() alone."""
+    return Stream(device, 0, own=False)
+
+
 def make(device: int, priority: str) -> Stream | None:
     """Return a new non-blocking stream; None where there is no such device.
 

@@ -20,7 +20,7 @@ import onnxruntime
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
 from ortlock import native
-from ortlock.errors import LockfileError, NotReproducibleError, ReproducibilityWarning
+from ortlock.errors import LockfileError, NotReproducibleError, OrtlockError, ReproducibilityWarning
 from ortlock.lanes.choice import LaneRequest
 from ortlock.operators import NodeList, nodes_with_weights
 from ortlock.policy import Mode
@@ -40,8 +40,8 @@ FALLBACK_OFF = "ONNX Runtime's fallback to the CPU is off in strict mode: it wou
 
 _FAILED_NODE = re.compile(r"while running \S+ node\. Name:'[^']+'")
 
-# Errors about what the caller passed. They never come from a plan that was refused.
-_CALLERS_FAULT = (ValueError, TypeError, C.InvalidArgument)
+# Errors about what the caller passed, or that say it all. They never come from a plan that was refused.
+_CALLERS_FAULT = (ValueError, TypeError, C.InvalidArgument, OrtlockError)
 
 
 class Guard:

@@ -8,7 +8,7 @@
 namespace {
 
 std::atomic<int> streams_made{0}, streams_alive{0}, high_priority{0}, events_made{0}, events_alive{0}, records{0},
-    waits{0}, synchronized{0}, failing{0}, fail_times{0}, refused{0};
+    waits{0}, synchronized{0}, devices_synchronized{0}, failing{0}, fail_times{0}, refused{0};
 thread_local int device = 0;
 thread_local int last_error = 0;
 
@@ -24,7 +24,8 @@ int result(int code) {
   type name(__VA_ARGS__)
 
 DECLARED(CudartAccount, cudart_account) {
-  return {streams_made, streams_alive, high_priority, events_made, events_alive, records, waits, synchronized, device};
+  return {streams_made, streams_alive, high_priority, events_made, events_alive, records, waits, synchronized,
+          devices_synchronized, device};
 }
 DECLARED(void, cudart_fail, int code, int times) {
   failing = code;
@@ -66,6 +67,10 @@ DECLARED(int, cudaStreamSynchronize, void*) {
   if (left == 0) return 0;
   if (left > 0) --fail_times;
   return result(failing);
+}
+DECLARED(int, cudaDeviceSynchronize) {
+  ++devices_synchronized;
+  return 0;
 }
 DECLARED(int, cudaStreamWaitEvent, void*, void*, unsigned) {
   ++waits;

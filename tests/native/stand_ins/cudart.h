@@ -10,6 +10,7 @@ struct CudartAccount {
   int records;
   int waits;
   int synchronized;
+  int devices_synchronized;
   int device;  // of the calling thread
 };
 
