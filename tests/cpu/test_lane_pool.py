@@ -148,7 +148,7 @@ def test_shrink_and_remove() -> None:
     assert pool.take("b") == "b"
     pool.remove("b")
     with pool.alone():
-        assert pool.members == ("a",)
+        assert list(pool.members) == ["a"]
     assert pool.take() == "a"
 
 
@@ -175,6 +175,23 @@ def _close(pool: FairPool[str]) -> None:
         pool.close()
 
 
+def test_rest_serves_the_calling_thread_alone() -> None:
+    pool, order = FairPool(["a", "b"]), list[str]()
+    pool.take()
+    pool.rest(0.01)
+    before = pool.waiting
+    never = Caller(pool, order, "never")
+    never.start()
+    wait_for(lambda: pool.waiting == before + 1)
+    assert pool.take() == "a"
+    pool.give("a")
+    with pool.alone():
+        pass
+    never.join(0.05)
+    assert order == []
+    assert never.is_alive()
+
+
 @pytest.mark.parametrize("served", [False, True])
 def test_an_interrupted_wait_leaves_nothing_behind(served: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from ortlock.lanes import pool as module
@@ -182,7 +199,7 @@ def test_an_interrupted_wait_leaves_nothing_behind(served: bool, monkeypatch: py
     pool = FairPool(["a"])
     mine = pool.take()
 
-    def interrupted(request: module._Request[str]) -> None:
+    def interrupted(request: module._Request[str], seconds: float = -1) -> None:
         if served:
             pool.give(mine)
         raise KeyboardInterrupt

@@ -279,7 +279,7 @@ def test_callers_wait_while_one_makes_room() -> None:
     together(bench, 3)
     results: list[int] = []
     threads = [
-        threading.Thread(target=lambda n=needs: results.extend(bench.run(n) for _ in range(20)))  # type: ignore[misc]
+        threading.Thread(target=lambda n=needs: results.extend(bench.run(n) for _ in range(20)))
         for needs in (100, 300, 500, 700, 900, 250)
     ]
     for thread in threads:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import re
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
+
+# ONNX Runtime's own callbacks get the message alone.
+_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
 
 async def run(executor: Executor | None, call: Callable[..., Any], *arguments: Any) -> Any:
@@ -44,7 +48,7 @@ def submit(
         try:
             results = session.run(output_names, feed, run_options)
         except Exception as raised:
-            error = str(raised) or type(raised).__name__
+            error = _CODE.sub("", str(raised)) or type(raised).__name__
         feed.clear()
         if callback is None:
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +22,12 @@ from ortlock.lanes.pool import FairPool, PoolClosed
 from ortlock.report.model import LaneFacts
 
 CLOSED = "This session is closed."
+
+_SECONDS_TO_END = 10.0
+
+_PROCESS = os.getpid()
+
+_living: weakref.WeakSet[Lanes] = weakref.WeakSet()
 
 Run = Callable[..., Any]
 """A method of ``InferenceSession``, called with a lane's session first and ``run_options`` by keyword."""
@@ -57,6 +65,7 @@ class Lanes:
         self._lanes = [first, *(Lane(number, plan.device) for number in range(1, plan.count))]
         self.pool = FairPool(self._lanes, _is_ready)
         self._executor: ThreadPoolExecutor | None = None
+        _living.add(self)
 
     def call(self, method: Run, *arguments: Any, run_options: Any = None, wanted: Lane | None = None) -> Any:
         """Return what ``method`` returns on the next free lane, or on ``wanted``.
@@ -316,6 +325,17 @@ class Lanes:
             lane.drop()
         for lane in self.pool.members[1:]:
             lane.drop()
+
+
+def _rest() -> None:
+    """Keep daemon threads from running on while the interpreter ends: ONNX Runtime would end the process by abort()."""
+    if os.getpid() != _PROCESS:
+        return  # Forked: a lock may have been taken by a thread that is not in this process.
+    for lanes in list(_living):
+        lanes.pool.rest(_SECONDS_TO_END)
+
+
+atexit.register(_rest)
 
 
 def _is_ready(lane: Lane) -> bool:

@@ -30,8 +30,8 @@ class _Request(Generic[Member]):
         self.served = True
         self._sleep.release()
 
-    def wait(self) -> None:
-        self._sleep.acquire()
+    def wait(self, seconds: float = -1) -> None:
+        self._sleep.acquire(timeout=seconds)
 
 
 class FairPool(Generic[Member]):
@@ -51,6 +51,8 @@ class FairPool(Generic[Member]):
         self._queue: deque[_Request[Member]] = deque()
         self._lock = threading.Lock()
         self._closed = False
+        self._last: int | None = None
+        """The thread that ends the process, and is served alone from then on."""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -72,6 +74,8 @@ class FairPool(Generic[Member]):
         Raises:
             PoolClosed: the pool is closed, or was closed meanwhile.
         """
+        if self._last == threading.get_ident():
+            return self.first if wanted is None else wanted
         with self._lock:
             if self._closed:
                 raise PoolClosed
@@ -83,6 +87,8 @@ class FairPool(Generic[Member]):
 
     def give(self, member: Member) -> None:
         """Give back what take() returned."""
+        if self._last == threading.get_ident():
+            return
         with self._lock:
             self._idle.append(member)
             if self._queue:
@@ -102,6 +108,9 @@ class FairPool(Generic[Member]):
         Raises:
             PoolClosed: the pool is closed, or was closed meanwhile.
         """
+        if self._last == threading.get_ident():
+            yield
+            return
         with self._lock:
             if self._closed:
                 raise PoolClosed
@@ -126,6 +135,20 @@ class FairPool(Generic[Member]):
             self._closed = True
             while self._queue:
                 self._queue.popleft().wake()
+
+    def rest(self, seconds: float) -> None:
+        """Serve nobody but the calling thread from now on, and let the others wait for ever; for the end of a process.
+
+        Args:
+            seconds: how long to wait for those who hold a member.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            request = self._enqueue(_Request(None, everything=True))
+        request.wait(seconds)
+        # Also where somebody holds on to a member: the process ends all the same.
+        self._last = threading.get_ident()
 
     def _pick(self, wanted: Member | None, free: list[Member]) -> Member | None:
         if wanted is not None:
