@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from onnxruntime import OrtValue
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
 from ortlock import DeviceLostError, Mode, SessionClosedError
@@ -28,6 +32,7 @@ class FakeStream:
         self.device, self.own, self.priority = device, own, "normal"
         self.address = 1000 + FakeStream.made
         self.drained = 0
+        self.earlier: list[int] = []
         self.finds = streams.CudaStatus(0, "")
         self.kept_for: list[Any] = []
 
@@ -37,6 +42,9 @@ class FakeStream:
             streams._lost[self.device] = self.finds
             streams.check_device(self.device)
         return self.finds
+
+    def after(self, earlier: int) -> None:
+        self.earlier.append(earlier)
 
     def keep_for(self, session: Any) -> None:
         self.kept_for.append(session)
@@ -313,6 +321,33 @@ def test_a_capture_that_broke_costs_the_lane_and_not_the_device() -> None:
         bench.run()
     assert bench.lanes.replaced == 1
     assert bench.run() == 1
+
+
+def test_inputs_on_the_gpu_are_ordered_after_their_callers_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(1)
+    stream: Any = bench.plan.stream
+    on_device = OrtValue.ortvalue_from_numpy(np.ones(1, np.float32))
+    monkeypatch.setattr(OrtValue, "device_name", lambda value: "Cuda")
+
+    def run(session: Any, inputs: Any, run_options: Any) -> None:
+        assert session is bench.lanes.pool.first.session
+
+    bench.lanes.call(run, {"x": np.ones(1)})
+    assert stream.earlier == []
+    bench.lanes.call(run, {"x": on_device})
+    assert stream.earlier == [0]
+    torch = ModuleType("torch")
+    torch.cuda = SimpleNamespace(  # type: ignore[attr-defined]
+        is_initialized=lambda: True, current_stream=lambda device: SimpleNamespace(cuda_stream=77 + device)
+    )
+    cupy = ModuleType("cupy")
+    current = SimpleNamespace(ptr=stream.address)
+    cupy.cuda = SimpleNamespace(get_current_stream=lambda: current)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    bench.lanes.call(run, {"x": on_device})
+    # Its own stream needs no order.
+    assert sorted(stream.earlier[1:]) == [0, 77]
 
 
 def test_closing_waits_and_then_refuses() -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 from onnxruntime import IOBinding, OrtValue
 
 from ortlock.lanes.streams import Stream
@@ -14,30 +15,38 @@ _LEGACY_DEFAULT = 0
 """The stream of whoever names none. A non-blocking stream does not wait for it by itself."""
 
 
-def order_after_caller(stream: Stream, arguments: tuple[Any, ...]) -> None:
-    """Let a run whose inputs are on the GPU wait for what its caller has launched.
-
-    The caller's streams are CUDA's default stream and the current streams of PyTorch and CuPy, where they are used.
+def look_at(arguments: tuple[Any, ...]) -> tuple[bool, bool]:
+    """Return whether inputs belong to one session's allocator, and whether some may be on the GPU.
 
     Args:
-        stream: the lane's.
-        arguments: of the run. Arrays of NumPy need no order: they are copied on the lane's own stream.
+        arguments: of a run. What is bound or in a vector cannot be asked cheaply, and counts as on the GPU.
+    """
+    owned = on_device = False
+    for argument in arguments:
+        if isinstance(argument, dict) or isinstance(argument, Mapping):
+            for value in argument.values():
+                if type(value) is np.ndarray:
+                    continue
+                if isinstance(value, OrtValue):
+                    owned = owned or getattr(value, "_session", None) is not None
+                    on_device = on_device or value.device_name().lower() != "cpu"
+        elif isinstance(argument, IOBinding) or type(argument).__name__ == "OrtValueVector":
+            on_device = True
+    return owned, on_device
+
+
+def order_after_caller(stream: Stream) -> None:
+    """Let what is launched on a lane's stream wait for what the calling thread has launched.
+
+    The caller's streams are CUDA's default stream and the current streams of PyTorch and CuPy, where they are used.
+    Arrays of NumPy need no order: they are copied on the lane's own stream.
 
     Raises:
         CudaCallError: CUDA refuses it.
     """
-    if not any(_on_device(argument) for argument in arguments):
-        return
     for earlier in {_LEGACY_DEFAULT, *_current_streams(stream.device)}:
         if earlier != stream.address:
             stream.after(earlier)
-
-
-def _on_device(argument: Any) -> bool:
-    if isinstance(argument, Mapping):
-        return any(isinstance(value, OrtValue) and value.device_name().lower() != "cpu" for value in argument.values())
-    # What is bound or in a vector cannot be asked cheaply.
-    return isinstance(argument, IOBinding) or type(argument).__name__ == "OrtValueVector"
 
 
 def _current_streams(device: int) -> Iterator[int]:

@@ -6,7 +6,7 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +16,7 @@ from ortlock.errors import DeviceLostError, SessionClosedError
 from ortlock.lanes import memory, streams
 from ortlock.lanes.binding import LaneBinding
 from ortlock.lanes.choice import LanePlan
-from ortlock.lanes.interop import order_after_caller
+from ortlock.lanes.interop import look_at, order_after_caller
 from ortlock.lanes.lane import Lane, bound_attributes, quiet_view
 from ortlock.lanes.pool import FairPool, PoolClosed
 from ortlock.report.model import LaneFacts
@@ -77,13 +77,16 @@ class Lanes:
         """
         shrunk = self._shrunk
         try:
-            lane = self._take(self.pool.first if wanted is None and _are_owned(arguments) else wanted)
+            owned, on_device = look_at(arguments)
+            # What belongs to the session object belongs to lane 0.
+            lane = self._take(self.pool.first if owned else wanted)
         except PoolClosed:
             if self._after is None:
                 raise SessionClosedError(CLOSED) from None
             return self._after(method, *arguments, run_options=run_options)
         try:
-            self._order(lane, arguments)
+            if on_device and lane.stream is not None:
+                order_after_caller(lane.stream)
             result = method(lane.session, *arguments, run_options=run_options)
         except BaseException as error:
             self._failed(lane, error)
@@ -221,10 +224,6 @@ class Lanes:
         if lane.stream is not None and (underlying := getattr(lane.session, "_sess", None)) is not None:
             lane.stream.keep_for(underlying)
 
-    def _order(self, lane: Lane, arguments: tuple[Any, ...]) -> None:
-        if lane.stream is not None:
-            order_after_caller(lane.stream, arguments)
-
     def _failed(self, lane: Lane, error: BaseException) -> None:
         """Drain a lane after a failure, make it anew where the provider failed, and give it back.
 
@@ -276,7 +275,8 @@ class Lanes:
             lane = self.pool.first
             for options in self._ways_to_make_room(run_options, shrunk):
                 try:
-                    self._order(lane, arguments)
+                    if lane.stream is not None:
+                        order_after_caller(lane.stream)
                     return method(lane.session, *arguments, run_options=options)
                 except BaseException as error:
                     failure = error
@@ -340,16 +340,6 @@ atexit.register(_rest)
 
 def _is_ready(lane: Lane) -> bool:
     return lane.session is not None
-
-
-def _are_owned(arguments: tuple[Any, ...]) -> bool:
-    """Return whether inputs belong to the session object, which is lane 0 (``create_ortvalue_from_shape_and_type``)."""
-    return any(
-        getattr(value, "_session", None) is not None
-        for argument in arguments
-        if isinstance(argument, Mapping)
-        for value in argument.values()
-    )
 
 
 def _check_current(session: Any, binding: Any) -> None:
