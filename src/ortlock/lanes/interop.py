@@ -23,7 +23,7 @@ def look_at(arguments: tuple[Any, ...]) -> tuple[bool, bool]:
     """
     owned = on_device = False
     for argument in arguments:
-        if isinstance(argument, dict) or isinstance(argument, Mapping):
+        if isinstance(argument, (dict, Mapping)):
             for value in argument.values():
                 if type(value) is np.ndarray:
                     continue
