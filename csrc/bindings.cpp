@@ -11,6 +11,7 @@
 #include "cudnn/functions.h"
 #include "cudnn/own_descriptor.h"
 #include "cudnn/session.h"
+#include "stream/stream.h"
 
 namespace py = pybind11;
 
@@ -160,6 +161,39 @@ py::dict book() {
   return result;
 }
 
+// What a call of CUDA's returned: (code, text).
+using Told = std::pair<int, std::string>;
+
+Told told(const stream::Status& status) { return {status.code, status.text}; }
+
+std::pair<std::uintptr_t, Told> stream_make(const std::string& provider, int device, bool high) {
+  const py::gil_scoped_release unlocked;
+  const auto made = stream::make(provider, device, high);
+  return {made.address, told(made.status)};
+}
+
+Told stream_destroy(std::uintptr_t address) {
+  const py::gil_scoped_release unlocked;
+  return told(stream::destroy(address));
+}
+
+std::pair<Told, bool> stream_drain(const std::string& provider, int device, std::uintptr_t address) {
+  const py::gil_scoped_release unlocked;
+  const auto drained = stream::drain(provider, device, address);
+  return {told(drained.status), drained.sticky};
+}
+
+Told stream_order(const std::string& provider, int device, std::uintptr_t address, std::uintptr_t earlier) {
+  const py::gil_scoped_release unlocked;
+  return told(stream::order(provider, device, address, earlier));
+}
+
+std::tuple<Told, std::size_t, std::size_t> device_memory(const std::string& provider, int device) {
+  const py::gil_scoped_release unlocked;
+  const auto memory = stream::memory(provider, device);
+  return {told(memory.status), memory.free, memory.total};
+}
+
 }  // namespace
 }  // namespace ortlock
 
@@ -182,4 +216,11 @@ PYBIND11_MODULE(_native, module) {
       "avoid_tensor_cores", [](std::int64_t token) { ortlock::session_of(token)->set_avoids_tensor_cores(); },
       py::arg("token"));
   module.def("book", &ortlock::book);
+  module.def("stream_make", &ortlock::stream_make, py::arg("provider"), py::arg("device"), py::arg("high"));
+  module.def("stream_destroy", &ortlock::stream_destroy, py::arg("address"));
+  module.def("stream_drain", &ortlock::stream_drain, py::arg("provider"), py::arg("device"), py::arg("address"));
+  module.def("stream_order", &ortlock::stream_order, py::arg("provider"), py::arg("device"), py::arg("address"),
+             py::arg("earlier"));
+  module.def("stream_count", &ortlock::stream::count);
+  module.def("device_memory", &ortlock::device_memory, py::arg("provider"), py::arg("device"));
 }

@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 from ortlock.audit import Audit, audit
 from ortlock.digest import digest
-from ortlock.errors import LockfileError, ModelFileError, NotReproducibleError, OrtlockError, ReproducibilityWarning
+from ortlock.errors import (
+    DeviceLostError,
+    LockfileError,
+    ModelFileError,
+    NotReproducibleError,
+    OrtlockError,
+    ReproducibilityWarning,
+    SessionClosedError,
+)
 from ortlock.policy import Mode
 from ortlock.report import ReproducibilityReport
 
@@ -16,6 +24,7 @@ __version__ = _version("ortlock")
 
 __all__ = [
     "Audit",
+    "DeviceLostError",
     "LockfileError",
     "Mode",
     "ModelFileError",
@@ -24,6 +33,7 @@ __all__ = [
     "ReproducibilityReport",
     "ReproducibilityWarning",
     "ReproducibleSession",
+    "SessionClosedError",
     "__version__",
     "audit",
     "digest",

@@ -61,5 +61,32 @@ class ModelFileError(_FileError):
     """
 
 
+class SessionClosedError(OrtlockError):
+    """A session is used that was closed, or that a forked process inherited."""
+
+
+class DeviceLostError(OrtlockError):
+    """A CUDA device has run into an error that stays until the process ends, e.g. an illegal memory access.
+
+    Attributes:
+        device: number of the device.
+        code: CUDA's number of the error.
+        text: CUDA's name and description of it.
+    """
+
+    def __init__(self, device: int, code: int, text: str) -> None:
+        self.device = device
+        self.code = code
+        self.text = text
+        super().__init__(
+            f"CUDA device {device}: error {code}, {text}. The device's context in this process is lost, and nothing "
+            "is answered from the CPU in its place. Remedy: end this process and start a new one; "
+            "`compute-sanitizer` finds the kernel that caused it."
+        )
+
+    def __reduce__(self) -> tuple[type[DeviceLostError], tuple[int, int, str]]:
+        return (type(self), (self.device, self.code, self.text))
+
+
 class ReproducibilityWarning(UserWarning):
     """Pin mode changed a setting of the caller's, or could not promise the same bits."""

@@ -3,6 +3,7 @@
 from ortlock import native
 from ortlock.report.model import (
     Event,
+    LaneFacts,
     LockFacts,
     ModelIdentity,
     PlacedFacts,
@@ -18,6 +19,7 @@ __all__ = [
     "IMPORT_ORDER",
     "Event",
     "Facts",
+    "LaneFacts",
     "LockFacts",
     "ModelIdentity",
     "PlacedFacts",
@@ -56,4 +58,5 @@ def build(facts: Facts, model: ModelIdentity, environment: dict[str, object]) ->
         lockfile=facts.lock,
         placed=facts.placed,
         book=native.book(),
+        lanes=facts.lanes,
     )

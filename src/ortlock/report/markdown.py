@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ortlock.report.model import ReproducibilityReport
-from ortlock.report.text import environment_line, lockfile_line, notable
+from ortlock.report.text import environment_line, lanes_line, lockfile_line, notable
 
 
 def to_markdown(report: ReproducibilityReport) -> str:
@@ -53,6 +53,11 @@ def _sections(report: ReproducibilityReport) -> Iterator[str]:
         yield "## Lockfile"
         yield ""
         yield f"{lockfile_line(report.lockfile)}."
+        yield ""
+    if report.lanes is not None:
+        yield "## Lanes"
+        yield ""
+        yield f"{lanes_line(report.lanes)}."
         yield ""
     if report.plans:
         yield "## cuDNN's choices"

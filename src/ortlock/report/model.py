@@ -113,6 +113,33 @@ class PlacedFacts:
     """A run's time in its kernels, where ``measure_placement`` was called."""
 
 
+@dataclass(frozen=True, slots=True)
+class LaneFacts:
+    """A session's lanes: docs/threads.md."""
+
+    count: int
+    """How many there may be now; runs beyond that wait."""
+    open: int
+    """How many have a session by now."""
+    serialised: bool
+    """One run at a time."""
+    stream: str
+    """``own`` (each lane has a dedicated one), ``caller`` (``user_compute_stream``) or ``onnxruntime``."""
+    priority: str | None
+    """``normal`` or ``high``, of streams of ortlock's."""
+    reason: str
+    """Why that many."""
+    gpu_mem_limit: int | None
+    """Bytes, of all lanes together; None: no limit."""
+    gpu_mem_limit_per_lane: int | None
+    memory: tuple[int | None, ...]
+    """Bytes of the device that went when each further lane was made, whoever took them meanwhile; None: not seen."""
+    replaced: int
+    """Lanes that were made anew after a failure."""
+    retried: int
+    """Runs that memory was too short for beside others and that were repeated alone."""
+
+
 @dataclass(frozen=True)
 class ReproducibilityReport:
     """Whether a session gives the same bits, why, and in which environment."""
@@ -139,6 +166,8 @@ class ReproducibilityReport:
     placed: tuple[PlacedFacts, ...]
     book: BookStatistics
     """The plan book of the process, all sessions together."""
+    lanes: LaneFacts | None = None
+    """None: the session has no lanes, and threads share it as they do in ONNX Runtime."""
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -190,6 +219,7 @@ class ReproducibilityReport:
             "lockfile": None if self.lockfile is None else asdict(self.lockfile),
             "placed": [asdict(placed) for placed in self.placed],
             "book": asdict(self.book),
+            "lanes": None if self.lanes is None else _plain(asdict(self.lanes)),
         }
 
     def __str__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ortlock.native import PlanRecord
-from ortlock.report.model import LockFacts, PlacedFacts, ReproducibilityReport, Status
+from ortlock.report.model import LaneFacts, LockFacts, PlacedFacts, ReproducibilityReport, Status
 from ortlock.settings import Origin, SettingState
 
 _LISTED = 12
@@ -45,6 +45,23 @@ def placed_line(placed: PlacedFacts) -> str:
     """Return what was done with a node in one line."""
     cost = "not measured" if placed.milliseconds is None else f"{placed.milliseconds:g} ms a run"
     return f"{placed.node} {placed.action} ({cost}): {placed.reason}"
+
+
+def lanes_line(lanes: LaneFacts) -> str:
+    """Return how runs of many threads are kept apart in one line."""
+    streams = {
+        "own": f"each with a stream of its own ({lanes.priority} priority)",
+        "caller": "on the caller's stream",
+        "onnxruntime": "on ONNX Runtime's streams",
+    }
+    text = f"{lanes.count} ({lanes.reason}), {lanes.open} made, {streams[lanes.stream]}"
+    if lanes.serialised:
+        text += ", one run at a time"
+    if lanes.gpu_mem_limit is not None:
+        text += f", {lanes.gpu_mem_limit} bytes for all, {lanes.gpu_mem_limit_per_lane} for each"
+    if known := [size for size in lanes.memory if size is not None]:
+        text += f", a further one took {max(known)} bytes when it was made"
+    return f"{text}, {lanes.replaced} replaced, {lanes.retried} runs repeated alone"
 
 
 def environment_line(report: ReproducibilityReport) -> str:
@@ -88,6 +105,8 @@ def _lines(report: ReproducibilityReport) -> Iterator[str]:
     interposer = report.interposer
     if interposer.attached:
         yield f"cuDNN: {report.calls} calls seen, {report.executions} executions; attached ({interposer.style})"
+    if report.lanes is not None:
+        yield f"lanes: {lanes_line(report.lanes)}"
     if report.lockfile is not None:
         yield f"lockfile: {lockfile_line(report.lockfile)}"
     for plan in report.plans[:_LISTED]:

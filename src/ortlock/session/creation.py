@@ -15,12 +15,17 @@ from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONN
 
 from ortlock import native
 from ortlock.errors import NotReproducibleError
+from ortlock.lanes import forks
+from ortlock.lanes.choice import LanePlan, choose, with_options
+from ortlock.lanes.lane import Make
+from ortlock.placement import Placement
 from ortlock.policy import Mode
 from ortlock.report.model import Status
 from ortlock.session import options as session_options
 from ortlock.session import placing
 from ortlock.session.facts import gather, model_identity, unmet
 from ortlock.session.guard import FALLBACK_OFF, Guard, check_interposer, missing_cuda
+from ortlock.session.lanes import establish
 from ortlock.settings import CPU, CUDA, Kind, Origin, Resolution, SettingState, normalise, resolve
 
 Stock = Callable[[Any, Any], None]
@@ -79,10 +84,11 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
             guard.lock.open(guard.model)
         plan = _plan(guard, options, asked)
         plan = replace(plan, resolution=placing.prepare(guard, plan.options, plan.names, plan.resolution))
+        lanes = _lanes(guard, options, asked)
+        make = _maker(plan, caller, asked, providers, provider_options, guard.placement)
         if asked:
-            pinned = plan.resolution.provider_options
-            providers = [(name, {**given, **pinned.get(name, {})}) for name, given in asked]
-            provider_options = None
+            pinned = _pinned(plan, asked)
+            providers, provider_options = pinned if lanes is None else lanes.providers(pinned), None
         with _environment(plan.resolution.environment), placing.model_of(session, guard.placement):
             _make(session, plan, caller, lambda: stock(providers, provider_options))
     except (ValueError, RuntimeError) as error:
@@ -96,6 +102,37 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
     if fallback:
         _tell_fallback(session, guard, during_run=during_run)
     _check(session, guard, plan, fallback=fallback)
+    establish(session, guard, lanes, make)
+
+
+def _lanes(guard: Guard, options: Any, asked: list[tuple[str, dict[str, str]]]) -> LanePlan | None:
+    """Return the lanes that the session is to have."""
+    shared = session_options.config_entry(options, "session.use_env_allocators") == "1"
+    available = C.get_available_providers()
+    return choose(guard.lane_request, guard.mode, asked, available=available, shared_arena=shared)
+
+
+def _pinned(plan: _Plan, asked: list[tuple[str, dict[str, str]]]) -> list[tuple[str, dict[str, str]]]:
+    pinned = plan.resolution.provider_options
+    return [(name, {**given, **pinned.get(name, {})}) for name, given in asked]
+
+
+def _maker(
+    plan: _Plan,
+    caller: Any,
+    asked: list[tuple[str, dict[str, str]]],
+    providers: Any,
+    provider_options: Any,
+    placement: Placement | None,
+) -> Make:
+    """Return what makes another session as this one is made. It keeps neither the session nor its guard."""
+
+    def make(target: Any, stock: Stock, more: dict[str, str]) -> None:
+        names, options = (with_options(_pinned(plan, asked), more), None) if asked else (providers, provider_options)
+        with _environment(plan.resolution.environment), placing.model_of(target, placement):
+            _make(target, plan, caller, lambda: stock(names, options))
+
+    return make
 
 
 def _unpinned(session: Any, guard: Guard, stock: Callable[[], None]) -> None:
@@ -111,6 +148,7 @@ def _unpinned(session: Any, guard: Guard, stock: Callable[[], None]) -> None:
     guard.settings = plan.resolve(Mode.OBSERVE).states
     guard.nodes = None
     _check(session, guard, plan, fallback=False)
+    establish(session, guard, None, None)
 
 
 def _asked(providers: Any, provider_options: Any) -> list[tuple[str, dict[str, str]]] | None:
@@ -143,6 +181,8 @@ def _plan(guard: Guard, options: Any, asked: list[tuple[str, dict[str, str]]]) -
     names, given = [name for name, _ in asked], [options for _, options in asked]
     registered = session_options.has_providers(options)
     if CUDA in C.get_available_providers() and (CUDA in names or registered):
+        if guard.mode is not Mode.OBSERVE:
+            forks.check()
         # Before ONNX Runtime makes a session that would resolve cuDNN's functions.
         native.load_cuda_provider()
         names = names or [CUDA]
@@ -248,7 +288,7 @@ def _check(session: Any, guard: Guard, plan: _Plan, *, fallback: bool) -> None:
     if guard.mode is Mode.STRICT:
         guard.facts = gather(session, guard)
         if problem := problems[0] if problems else unmet(guard.facts):
-            _discard(session)
+            discard(session)
             if guard.lock is not None and not guard.ready:
                 guard.lock.abandon()
             raise problem
@@ -257,7 +297,7 @@ def _check(session: Any, guard: Guard, plan: _Plan, *, fallback: bool) -> None:
             guard.warn(text)
 
 
-def _discard(session: Any) -> None:
+def discard(session: Any) -> None:
     """Leave the object as ONNX Runtime leaves it where a session could not be made."""
     session._sess = None
     for name in ("inputs_meta", "outputs_meta", "overridable_initializers", "model_meta", "profiling_start_time_ns"):

@@ -36,6 +36,7 @@ def gather(session: Any, guard: Guard) -> Facts:
         events=guard.events,
         lock=guard.lock.facts(records) if guard.lock is not None else None,
         placed=placed_facts(guard.placement, guard.costs),
+        lanes=guard.lanes.facts() if guard.lanes is not None else None,
     )
 
 

@@ -20,7 +20,8 @@ import onnxruntime
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
 from ortlock import native
-from ortlock.errors import LockfileError, NotReproducibleError, ReproducibilityWarning
+from ortlock.errors import LockfileError, NotReproducibleError, OrtlockError, ReproducibilityWarning
+from ortlock.lanes.choice import LaneRequest
 from ortlock.operators import NodeList, nodes_with_weights
 from ortlock.policy import Mode
 from ortlock.report import Event, Facts, ModelIdentity, Status
@@ -28,6 +29,7 @@ from ortlock.session.facts import unmet
 from ortlock.settings import CUDA, SettingState
 
 if TYPE_CHECKING:
+    from ortlock.lanes.lanes import Lanes
     from ortlock.placement import NodeCost, Placement
     from ortlock.session.lock import SessionLock
 
@@ -39,16 +41,28 @@ FALLBACK_OFF = "ONNX Runtime's fallback to the CPU is off in strict mode: it wou
 
 _FAILED_NODE = re.compile(r"while running \S+ node\. Name:'[^']+'")
 
-# Errors about what the caller passed. They never come from a plan that was refused.
-_CALLERS_FAULT = (ValueError, TypeError, C.InvalidArgument)
+# Errors about what the caller passed, or that say it all. They never come from a plan that was refused.
+_CALLERS_FAULT = (ValueError, TypeError, C.InvalidArgument, OrtlockError)
 
 
 class Guard:
     """The side of a session that ONNX Runtime knows nothing of."""
 
-    def __init__(self, mode: Mode, lock: SessionLock | None = None, *, places: bool = False) -> None:
+    def __init__(
+        self,
+        mode: Mode,
+        lock: SessionLock | None = None,
+        request: LaneRequest | None = None,
+        *,
+        places: bool = False,
+    ) -> None:
         self.mode = mode
         self.lock = lock
+        self.lane_request = request or LaneRequest()
+        self.lanes: Lanes | Any = None
+        """Where the session runs; None: threads share it as they do in ONNX Runtime. A closed one refuses."""
+        self.keywords: dict[str, Any] = {}
+        """What ``InferenceSession`` was given by keyword and lanes need too."""
         self.places = places
         """Nodes without a deterministic CUDA kernel are run where they have one."""
         self.placement: Placement | None = None
@@ -57,7 +71,9 @@ class Guard:
         """What the placed nodes cost, as far as it was measured."""
         self.number = native.open_session(mode)
         """The session's token of the native extension, closed with the last reference to this object."""
-        weakref.finalize(self, _close, self.number, lock).atexit = lock is not None and lock.writes
+        self.finish = weakref.finalize(self, _close, self.number, lock)
+        """Writes down what the session has chosen, and forgets it; once."""
+        self.finish.atexit = lock is not None and lock.writes
         self.seen = -1 if mode is Mode.STRICT else 0
         """How many of the hooks' events have been looked at; -1: strict looks after the first run in any case."""
         self.attempts = 0

@@ -11,11 +11,14 @@ from onnxruntime import InferenceSession
 from ortlock import native
 from ortlock.digest import digest
 from ortlock.errors import NotReproducibleError
+from ortlock.lanes import asynchronous
+from ortlock.lanes.choice import lane_request
 from ortlock.placement import resolve_placement
 from ortlock.policy import Mode, resolve_mode
 from ortlock.session.creation import create
 from ortlock.session.facts import report
 from ortlock.session.guard import FALLBACK_OFF, Guard
+from ortlock.session.lanes import check_open, close, move, retire_forked
 from ortlock.session.lock import SessionLock, lock_request
 from ortlock.session.placing import measure_placement
 
@@ -41,9 +44,14 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
             what is missing, ``update`` chooses everything anew and writes that down.
         placement: ``cpu`` runs nodes that have no deterministic CUDA kernel on the CPU provider, or rewrites them to
             standard operators, in a copy of the model in memory; ``off`` leaves them. None: ``cpu`` in strict only.
+        lanes: how many runs may go on at a time, each on a lane with a session, a stream and an arena of its own
+            (docs/threads.md); further ones wait for their turn. 1 is exactly serial. None: on CUDA
+            ``ortlock.lanes.choice.DEFAULT_LANES``, on the CPU no lanes, as threads are safe there.
+        stream_priority: ``normal`` or ``high``, of the lanes' CUDA streams.
 
     Raises:
-        ValueError: ``mode``, ``lock_mode`` or ``placement`` names none.
+        ValueError: ``mode``, ``lock_mode`` or ``placement`` names none, or ``lanes`` is no number of lanes.
+        DeviceLostError: the CUDA context of this process is lost.
         LockfileError: the lockfile is not there to replay, is damaged, or is for another model.
         NotReproducibleError: in strict, where it is known already that the bits cannot be promised.
         Exception: everything that the original raises, unchanged.
@@ -66,14 +74,18 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         lockfile: str | os.PathLike[str] | None = None,
         lock_mode: str | None = None,
         placement: str | None = None,
+        lanes: int | None = None,
+        stream_priority: str = "normal",
         **kwargs: Any,
     ) -> None:
         chosen = resolve_mode(mode)
         request = lock_request(lockfile, lock_mode, chosen)
-        places = resolve_placement(placement, chosen)
-        guard = Guard(chosen, SessionLock(request) if request is not None else None, places=places)
+        lock = SessionLock(request) if request is not None else None
+        wanted = lane_request(lanes, stream_priority, chosen)
+        guard = Guard(chosen, lock, wanted, places=resolve_placement(placement, chosen))
         if guard.mode is Mode.STRICT and int(kwargs.get("enable_fallback", 0)) == 1:
             raise _fallback_refused("enable_fallback=1")
+        guard.keywords = {name: kwargs[name] for name in ("disabled_optimizers",) if name in kwargs}
         self._ortlock = guard
         super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
         guard.ready = True
@@ -85,6 +97,7 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
 
     def report(self) -> ReproducibilityReport:
         """Return what is known of this session's reproducibility up to now."""
+        check_open(self._ortlock)
         return report(self, self._ortlock)
 
     def save_lockfile(self) -> int:
@@ -96,6 +109,7 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
             ValueError: the session has no lockfile.
             LockfileError: it cannot be written, is damaged, or is for another model by now.
         """
+        check_open(self._ortlock)
         lock = self._ortlock.lock
         if lock is None:
             raise ValueError("This session has no lockfile; give lockfile=PATH and lock_mode='record'.")
@@ -140,7 +154,10 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         guard = self._ortlock
         previous = _enter(guard.number)
         try:
-            outputs = super().run(output_names, input_feed, run_options)
+            if (lanes := guard.lanes) is None:
+                outputs = super().run(output_names, input_feed, run_options)
+            else:
+                outputs = lanes.call(InferenceSession.run, output_names, input_feed, run_options=run_options)
         except BaseException as error:
             _leave(previous)
             guard.run_failed(error)
@@ -154,7 +171,11 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         guard = self._ortlock
         previous = _enter(guard.number)
         try:
-            outputs = super().run_with_ort_values(output_names, input_dict_ort_values, run_options)
+            if (lanes := guard.lanes) is None:
+                outputs = super().run_with_ort_values(output_names, input_dict_ort_values, run_options)
+            else:
+                run = InferenceSession.run_with_ort_values
+                outputs = lanes.call(run, output_names, input_dict_ort_values, run_options=run_options)
         except BaseException as error:
             _leave(previous)
             guard.run_failed(error)
@@ -168,7 +189,10 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         guard = self._ortlock
         previous = _enter(guard.number)
         try:
-            super().run_with_iobinding(iobinding, run_options)
+            if (lanes := guard.lanes) is None:
+                super().run_with_iobinding(iobinding, run_options)
+            else:
+                lanes.call_bound(InferenceSession.run_with_iobinding, iobinding, run_options)
         except BaseException as error:
             _leave(previous)
             guard.run_failed(error)
@@ -183,7 +207,10 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         guard = self._ortlock
         previous = _enter(guard.number)
         try:
-            super().run_with_ortvaluevector(run_options, feed_names, feeds, fetch_names, fetches, fetch_devices)
+            if (lanes := guard.lanes) is None:
+                super().run_with_ortvaluevector(run_options, feed_names, feeds, fetch_names, fetches, fetch_devices)
+            else:
+                lanes.call(_run_vector, feed_names, feeds, fetch_names, fetches, fetch_devices, run_options=run_options)
         except BaseException as error:
             _leave(previous)
             guard.run_failed(error)
@@ -199,8 +226,14 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         Keep the session until the callback has returned: ONNX Runtime can hang where it is dropped before. The inputs
         are kept here, which ONNX Runtime does not do. In strict, the error text that ``callback`` receives also says
         where no deterministic plan was left.
+
+        With lanes it runs on a thread of ortlock's, holds a lane until the results are there, and the session may be
+        dropped meanwhile.
         """
         guard = self._ortlock
+        if guard.lanes is not None:
+            asynchronous.submit(self, guard.lanes.executor, output_names, input_feed, callback, user_data, run_options)
+            return None
         if callback is None or callable(callback):
             callback = _finisher(guard, callback, input_feed)
         native.begin_async(guard.number)
@@ -210,6 +243,35 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
             # ONNX Runtime refused it at once: the callback will not come.
             native.end_async(guard.number)
             raise
+
+    async def arun(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
+        """Compute the predictions without blocking the event loop; returns and raises as :meth:`run`."""
+        lanes = self._ortlock.lanes
+        executor = None if lanes is None else lanes.executor
+        return await asynchronous.run(executor, self.run, output_names, input_feed, run_options)
+
+    def io_binding(self) -> Any:
+        """Return an ``onnxruntime.IOBinding``, as in the original; with lanes it belongs to lane 0."""
+        lanes = self._ortlock.lanes
+        return super().io_binding() if lanes is None else lanes.binding()
+
+    def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
+        """Make the session anew on other providers, as in the original; waits for the runs under way."""
+        set_them = super().set_providers
+        move(self, self._ortlock, lambda: set_them(providers, provider_options))
+
+    def close(self) -> None:
+        """Wait for the runs that hold a lane, and give up memory and streams; harmless when repeated.
+
+        What is called later, and runs that still wait for a lane, raise :class:`ortlock.SessionClosedError`.
+        """
+        close(self, self._ortlock)
+
+    def __enter__(self) -> ReproducibleSession:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def enable_fallback(self) -> None:
         """Enable ONNX Runtime's fallback, as in the original.
@@ -221,12 +283,19 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
             raise _fallback_refused("enable_fallback()")
         super().enable_fallback()
 
+    def _ortlock_retire(self, text: str) -> None:
+        retire_forked(self, self._ortlock, text)
+
     def _create_inference_session(self, providers: Any, provider_options: Any, disabled_optimizers: Any = None) -> None:
         # ONNX Runtime comes here from the constructor, from set_providers() and for each of its fallbacks.
         def stock(names: Any, options: Any) -> None:
             super(ReproducibleSession, self)._create_inference_session(names, options, disabled_optimizers)
 
         create(self, self._ortlock, stock, providers, provider_options)
+
+
+def _run_vector(session: Any, *arguments: Any, run_options: Any) -> None:
+    InferenceSession.run_with_ortvaluevector(session, run_options, *arguments)
 
 
 def _finisher(guard: Guard, callback: Callable[..., Any] | None, input_feed: Any) -> Callable[..., Any]:

@@ -1,0 +1,227 @@
+"""Threads that share one session: runs a second, latency and memory, with lanes and without.
+
+    python benchmarks/lanes.py [--provider cuda|cpu] [--quick] [--output FILE]
+
+Sides: stock with all threads on one session, stock behind one lock, ortlock with 1 to 8 lanes. Nets: a small one, whose
+time is mostly launches, and a large one. Shapes that stay, and shapes that change with every run. Each side of a net is
+measured in a process of its own; a thread makes its next run as soon as it has the results of the last one. Memory is
+that of the device: of a further lane once it has run every shape, and of a second stock session that has done the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import lanes_chart
+from common import RESULTS, note, require_provider, stamp, table, write
+
+PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
+NETS: dict[str, dict[str, Any]] = {
+    "small": {"model": "conv_net", "arguments": {"depth": 4}, "sizes": [32, 40, 48, 56, 64, 72, 80, 96]},
+    "large": {
+        "model": "residual_net",
+        "arguments": {"size": "size"},
+        "sizes": [160, 176, 192, 208, 224, 240, 256, 288],
+    },
+}
+FREE, LOCKED = "stock", "stock, one lock"
+SHAPES = ("fixed", "changing")
+
+
+def lanes_of(side: str) -> int | None:
+    """Return the number of lanes of a side, None for stock."""
+    return int(side.split()[1]) if side.startswith("ortlock") else None
+
+
+def measure(job: dict[str, Any]) -> dict[str, Any]:
+    """Measure one side of one net in this process."""
+    from ortlock import models
+
+    net = NETS[job["net"]]
+    model = getattr(models, net["model"])(**net["arguments"])
+    feeds = [{"x": models.seeded_input((1, 3, size, size))} for size in net["sizes"]]
+    session, run = make(job["side"], model, job["provider"])
+    for feed in feeds:
+        run(feed)
+    result: dict[str, Any] = {"runs": {}, "memory": memory(job, model, session, run, feeds)}
+    for shapes, count in itertools.product(SHAPES, job["threads"]):
+        used = feeds if shapes == "changing" else feeds[len(feeds) // 2 :][:1]
+        result["runs"][f"{shapes} {count}"] = hammer(run, used, count, job["seconds"])
+    if lanes_of(job["side"]) is not None:
+        result["report"] = session.report().to_dict()["lanes"]
+    return result
+
+
+def make(side: str, model: bytes, provider: str) -> tuple[Any, Callable[[Any], Any]]:
+    """Return a session and what runs it."""
+    import onnxruntime
+
+    from ortlock import ReproducibleSession
+
+    lanes = lanes_of(side)
+    if lanes is not None:
+        ours = ReproducibleSession(model, providers=[provider], lanes=lanes)
+        return ours, lambda feed: ours.run(None, feed)
+    stock = onnxruntime.InferenceSession(model, providers=[provider])
+    require_provider(stock, provider)
+    if side == FREE:
+        return stock, lambda feed: stock.run(None, feed)
+    lock = threading.Lock()
+
+    def locked(feed: Any) -> Any:
+        with lock:
+            return stock.run(None, feed)
+
+    return stock, locked
+
+
+def memory(
+    job: dict[str, Any], model: bytes, session: Any, run: Callable[[Any], Any], feeds: Sequence[Any]
+) -> int | None:
+    """Return the bytes on the device of one more lane, or of one more stock session, that has run every shape."""
+    from ortlock.lanes.streams import free_memory
+
+    lanes = lanes_of(job["side"])
+    before = free_memory(0)
+    if before is None or lanes == 1 or job["side"] == LOCKED:
+        return None
+    if lanes is None:
+        _, another = make(job["side"], model, job["provider"])
+        for feed in feeds:
+            another(feed)
+        after = free_memory(0)
+        return None if after is None else before - after
+    held = [session._ortlock.lanes._take(None) for _ in range(lanes)]
+    for lane in held:
+        for feed in feeds:
+            lane.session.run(None, feed)
+    after = free_memory(0)
+    for lane in held:
+        session._ortlock.lanes.pool.give(lane)
+    return None if after is None else (before - after) // (lanes - 1)
+
+
+def hammer(run: Callable[[Any], Any], feeds: Sequence[Any], count: int, seconds: float) -> dict[str, float]:
+    """Return runs a second and latencies of ``count`` threads that run as fast as they can."""
+    times: list[list[float]] = [[] for _ in range(count)]
+    start, stop = threading.Barrier(count + 1), threading.Event()
+    failed: list[BaseException] = []
+
+    def work(number: int) -> None:
+        # Each thread goes through the shapes from another one on.
+        order = itertools.cycle([*feeds[number % len(feeds) :], *feeds[: number % len(feeds)]])
+        own = times[number]
+        try:
+            run(next(order))
+            start.wait()
+            while not stop.is_set():
+                feed = next(order)
+                began = time.perf_counter()
+                run(feed)
+                own.append(time.perf_counter() - began)
+        except BaseException as error:
+            failed.append(error)
+            start.abort()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    began = time.perf_counter()
+    try:
+        start.wait()
+        began = time.perf_counter()
+        time.sleep(seconds)
+    except threading.BrokenBarrierError:
+        pass
+    stop.set()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    # Runs under way at the stop are counted, with the time that they took.
+    took = time.perf_counter() - began
+    all_times = sorted(itertools.chain.from_iterable(times))
+    return {
+        "runs_per_second": len(all_times) / took,
+        "p50_ms": statistics.median(all_times) * 1e3,
+        "p99_ms": all_times[min(len(all_times) - 1, int(0.99 * len(all_times)))] * 1e3,
+    }
+
+
+def in_a_process(job: dict[str, Any]) -> dict[str, Any]:
+    """Run measure() in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--worker"], input=json.dumps(job), capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{job['side']} on {job['net']} failed:\n{done.stderr}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the tables of a result."""
+    for net, shapes in itertools.product(result["order"], SHAPES):
+        rows = []
+        for side, measured in result["nets"][net].items():
+            cells = []
+            for count in result["threads"]:
+                cell = measured["runs"][f"{shapes} {count}"]
+                cells.append(f"{cell['runs_per_second']:.0f} ({cell['p50_ms']:.2f}, {cell['p99_ms']:.2f})")
+            size = measured["memory"]
+            rows.append((side, *cells, "" if size is None else f"{size / 2**20:.0f} MiB"))
+        header = ("side", *(f"{count} threads" for count in result["threads"]), "one more")
+        table(f"{net} net, {shapes} shapes: runs a second (median ms, 99th percentile ms)", header, rows)
+
+
+def main() -> None:
+    """Measure, print tables, write JSON and a chart."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--provider", choices=tuple(PROVIDERS), default="cuda")
+    parser.add_argument("--nets", nargs="+", choices=tuple(NETS), default=list(NETS))
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2, 4, 8, 16])
+    parser.add_argument("--lanes", nargs="+", type=int, default=[1, 2, 4, 8])
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--quick", action="store_true", help="the small net, few threads and lanes, moments only")
+    parser.add_argument("--output", type=Path, help="default: benchmarks/results/lanes_<provider>.json")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        print(json.dumps(measure(json.load(sys.stdin))))
+        return
+    if args.quick:
+        args.nets, args.threads, args.lanes, args.seconds = ["small"], [1, 4], [1, 2], 0.3
+    provider = PROVIDERS[args.provider]
+    sides = [FREE, LOCKED, *(f"ortlock {count} {'lane' if count == 1 else 'lanes'}" for count in args.lanes)]
+    nets: dict[str, Any] = {net: {} for net in args.nets}
+    for net, side in itertools.product(args.nets, sides):
+        job = {"net": net, "side": side, "provider": provider, "threads": args.threads, "seconds": args.seconds}
+        nets[net][side] = in_a_process(job)
+        note(f"{net}: {side}")
+    result = {
+        "provider": provider,
+        "order": args.nets,
+        "sides": sides,
+        "threads": args.threads,
+        "seconds": args.seconds,
+        "nets": nets,
+        **stamp(cuda=args.provider == "cuda"),
+    }
+    show(result)
+    path = args.output or RESULTS / f"lanes_{args.provider}.json"
+    write(path, result)
+    lanes_chart.draw(result, path.with_suffix(".svg"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""One lane: a session of ONNX Runtime's with a stream, an arena and library handles that no other lane uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from onnxruntime import InferenceSession
+
+from ortlock.lanes.streams import CudaStatus, Stream, all_streams
+
+_CLEAN = CudaStatus(0, "")
+
+Stock = Callable[[Any, Any], None]
+"""ONNX Runtime's own creation: providers and provider options in; a session bound to the object, or an error, out."""
+
+Make = Callable[[Any, Stock, dict[str, str]], None]
+"""Makes the underlying session of an object through its stock creation, with further options for CUDA."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a lane's session is made from."""
+
+    model: str | bytes
+    keywords: dict[str, Any]
+    """Keyword arguments of ``InferenceSession``."""
+    make: Make
+
+
+class LaneSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has no type information.
+    """The session of a lane. It never falls back to another provider: failures are its caller's."""
+
+    def __init__(self, source: Source, more: dict[str, str]) -> None:
+        self._lane_source, self._lane_more = source, more
+        super().__init__(source.model, **source.keywords, enable_fallback=0)
+
+    def _create_inference_session(self, providers: Any, provider_options: Any, disabled_optimizers: Any = None) -> None:
+        def stock(names: Any, options: Any) -> None:
+            super(LaneSession, self)._create_inference_session(names, options, disabled_optimizers)
+
+        self._lane_source.make(self, stock, self._lane_more)
+
+
+class Lane:
+    """A place for one run at a time."""
+
+    def __init__(self, number: int, device: int | None, session: Any = None, stream: Stream | None = None) -> None:
+        self.number = number
+        self.device = device
+        """Number of the CUDA device; None: no device."""
+        self.session = session
+        """The ``InferenceSession``; None as long as it has not been made, or where it was dropped."""
+        self.stream = stream
+        self.memory: int | None = None
+        """Bytes of the device that went when the session was made; None where that was not seen."""
+
+    def drain(self) -> CudaStatus:
+        """Wait until nothing of a failed run is under way; return what it had run into.
+
+        Raises:
+            DeviceLostError: the device's context is lost.
+        """
+        if self.stream is not None:
+            return self.stream.drain()
+        return _CLEAN if self.device is None else all_streams(self.device).drain()
+
+    def drop(self) -> None:
+        """Let go of the session and its stream."""
+        self.session = self.stream = self.memory = None
+
+
+def quiet_view(session: Any) -> Any:
+    """Return an ``InferenceSession`` that runs what ``session`` runs, without its fallback to the CPU."""
+    view = InferenceSession.__new__(InferenceSession)
+    view.__dict__.update(bound_attributes(session))
+    view._enable_fallback = False
+    return view
+
+
+_UNBOUND = ("_enable_fallback", "_model_path", "_model_bytes", "_sess_options_initial", "_fallback_providers")
+
+
+def bound_attributes(session: Any) -> dict[str, Any]:
+    """Return the attributes of an ``InferenceSession`` that come from the underlying session."""
+    return {
+        name: value
+        for name, value in vars(session).items()
+        if name not in _UNBOUND and not name.startswith(("_lane_", "_ortlock"))
+    }

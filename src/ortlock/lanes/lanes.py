@@ -1,0 +1,361 @@
+"""The lanes of one session: who runs where, what happens when a run fails, and when memory is short."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
+
+from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
+
+from ortlock.errors import DeviceLostError, SessionClosedError
+from ortlock.lanes import memory, streams
+from ortlock.lanes.binding import LaneBinding
+from ortlock.lanes.choice import LanePlan
+from ortlock.lanes.interop import look_at, order_after_caller
+from ortlock.lanes.lane import Lane, bound_attributes, quiet_view
+from ortlock.lanes.pool import FairPool, PoolClosed
+from ortlock.report.model import LaneFacts
+
+CLOSED = "This session is closed."
+
+_SECONDS_TO_END = 10.0
+
+_PROCESS = os.getpid()
+
+_living: weakref.WeakSet[Lanes] = weakref.WeakSet()
+
+Run = Callable[..., Any]
+"""A method of ``InferenceSession``, called with a lane's session first and ``run_options`` by keyword."""
+
+
+class Lanes:
+    """Lanes and their pool. Every run takes one and holds it until the results are there.
+
+    Args:
+        plan: how many lanes, and what lane 0 runs on.
+        make: makes the session of a further lane, with options for CUDA; None: lane 0 is all that there can be.
+        owner: the session object that lane 0 belongs to; it is not kept alive.
+    """
+
+    def __init__(self, plan: LanePlan, make: Callable[[dict[str, str]], Any] | None, owner: Any) -> None:
+        self.plan = plan
+        self.refused: str | None = None
+        """Why there are fewer lanes than were asked for."""
+        self.replaced = 0
+        """Lanes that were made anew after a failure."""
+        self.retried = 0
+        """Runs that memory was too short for beside others, and that were repeated alone."""
+        self._make = make
+        self._owner = weakref.ref(owner)
+        self._count = plan.count
+        self._first_is_new = False
+        """Lane 0's session is not the one that the owner was made with."""
+        self._counting = threading.Lock()
+        self._shrunk = 0
+        """How often memory was so short that lanes were given up."""
+        self._after: Run | None = None
+        """Runs what came in the place of these lanes."""
+        first = Lane(0, plan.device, quiet_view(owner), plan.stream)
+        self._hold_stream(first)
+        self._lanes = [first, *(Lane(number, plan.device) for number in range(1, plan.count))]
+        self.pool = FairPool(self._lanes, _is_ready)
+        self._executor: ThreadPoolExecutor | None = None
+        _living.add(self)
+
+    def call(self, method: Run, *arguments: Any, run_options: Any = None, wanted: Lane | None = None) -> Any:
+        """Return what ``method`` returns on the next free lane, or on ``wanted``.
+
+        Raises:
+            SessionClosedError: the session is closed.
+            DeviceLostError: the CUDA context is lost, now or since an earlier run.
+            Exception: whatever the run raises. Where it failed for want of memory, it was repeated alone before.
+        """
+        shrunk = self._shrunk
+        try:
+            owned, on_device = look_at(arguments)
+            # What belongs to the session object belongs to lane 0.
+            lane = self._take(self.pool.first if owned else wanted)
+        except PoolClosed:
+            if self._after is None:
+                raise SessionClosedError(CLOSED) from None
+            return self._after(method, *arguments, run_options=run_options)
+        try:
+            if on_device and lane.stream is not None:
+                order_after_caller(lane.stream)
+            result = method(lane.session, *arguments, run_options=run_options)
+        except BaseException as error:
+            self._failed(lane, error)
+            if not memory.is_short(error):
+                raise
+            failure = error
+        else:
+            self.pool.give(lane)
+            return result
+        try:
+            return self._alone(method, arguments, run_options, self._shrunk != shrunk)
+        except PoolClosed:
+            raise failure from None
+
+    def call_bound(self, method: Run, binding: Any, run_options: Any = None) -> Any:
+        """Run a binding on lane 0, which it was made for; raises as call()."""
+
+        def run(session: Any, bound: Any, run_options: Any) -> Any:
+            if isinstance(bound, LaneBinding):
+                bound.move_to(session)
+            elif self._first_is_new:
+                _check_current(session, bound)
+            return method(session, bound, run_options=run_options)
+
+        return self.call(run, binding, run_options=run_options, wanted=self.pool.first)
+
+    def binding(self) -> LaneBinding:
+        """Return a new binding of lane 0."""
+        return LaneBinding(self.pool.first.session, copies=self.plan.device is not None)
+
+    @property
+    def executor(self) -> Executor:
+        """Threads for asynchronous runs, one a lane, started when they are needed."""
+        with self._counting:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(self.plan.count, thread_name_prefix="ortlock-lane")
+            return self._executor
+
+    def sessions(self) -> list[Any]:
+        """Return the underlying session of every lane; takes no lock, which a forked process might inherit taken."""
+        return [lane.session._sess for lane in self._lanes if lane.session is not None]
+
+    def facts(self) -> LaneFacts:
+        """Return what a report says of the lanes."""
+        lanes = self.pool.members
+        stream = self.plan.stream
+        return LaneFacts(
+            count=self._count,
+            open=sum(lane.session is not None for lane in lanes),
+            serialised=self._count == 1,
+            stream="onnxruntime" if stream is None else "own" if stream.own else "caller",
+            priority=stream.priority if stream is not None else None,
+            reason=self.plan.reason if self.refused is None else f"{self.plan.reason}; {self.refused}",
+            gpu_mem_limit=self.plan.limit,
+            gpu_mem_limit_per_lane=None if self.plan.limit is None else self.plan.limit // self._count,
+            memory=tuple(lane.memory for lane in lanes if lane.number > 0 and lane.session is not None),
+            replaced=self.replaced,
+            retried=self.retried,
+        )
+
+    def close(self) -> None:
+        """Wait for the runs under way, refuse those that wait, and let go of every session and stream."""
+        self.end(None)
+
+    def end(self, change: Callable[[], Run] | None) -> None:
+        """Let ``change`` put something in the place of these lanes while nothing runs on them.
+
+        Args:
+            change: returns what runs in their place, for those who waited; None where nothing does.
+        """
+        try:
+            with self.pool.alone():
+                try:
+                    for lane in self.pool.members:
+                        lane.drop()
+                    if change is not None:
+                        self._after = change()
+                finally:
+                    self.pool.close()
+        except PoolClosed:
+            return
+        finally:
+            if self._executor is not None:
+                self._executor.shutdown(wait=False)
+
+    def _take(self, wanted: Lane | None) -> Lane:
+        """Return a lane with a session. A lane that cannot be made is given up; then the caller waits for another."""
+        if self.plan.device is not None:
+            streams.check_device(self.plan.device)
+        while True:
+            lane = self.pool.take(wanted)
+            if lane.session is not None:
+                return lane
+            try:
+                self._open(lane, self._count)
+            except BaseException as error:
+                lane.drop()
+                self.pool.remove(lane)
+                with self._counting:
+                    self._count -= 1
+                self.refused = f"lane {lane.number} could not be made: {' '.join(str(error).split())}"
+                if not isinstance(error, Exception) or isinstance(error, DeviceLostError):
+                    raise
+            else:
+                return lane
+
+    def _open(self, lane: Lane, count: int) -> None:
+        """Make the session of a lane and its stream, where ``count`` lanes share the memory."""
+        if self._make is None:
+            raise RuntimeError("another session like this one cannot be made")
+        device = self.plan.device
+        stream = lane.stream = self._new_stream()
+        before = streams.free_memory(device) if device is not None else None
+        lane.session = self._make(self.plan.options(stream, count))
+        after = streams.free_memory(device) if device is not None else None
+        lane.memory = None if before is None or after is None else max(0, before - after)
+        self._hold_stream(lane)
+
+    def _reopen_first(self, count: int) -> None:
+        """Put a new session, with a new arena, in the place of lane 0's. The caller holds the lane."""
+        lane, fresh = self.pool.first, Lane(0, self.plan.device)
+        self._open(fresh, count)
+        lane.session, lane.stream = fresh.session, fresh.stream
+        if (owner := self._owner()) is not None:
+            vars(owner).update(bound_attributes(fresh.session))
+        self._first_is_new = True
+
+    def _new_stream(self) -> streams.Stream | None:
+        stream = self.plan.stream
+        if stream is None or not stream.own:
+            return stream
+        return streams.make(stream.device, stream.priority or "normal")
+
+    def _hold_stream(self, lane: Lane) -> None:
+        if lane.stream is not None and (underlying := getattr(lane.session, "_sess", None)) is not None:
+            lane.stream.keep_for(underlying)
+
+    def _failed(self, lane: Lane, error: BaseException) -> None:
+        """Drain a lane after a failure, make it anew where the provider failed, and give it back.
+
+        Raises:
+            DeviceLostError: from ``error``, where the CUDA context is lost.
+        """
+        try:
+            clean = lane.drain().ok
+            if clean and not isinstance(error, C.EPFail):
+                return
+            if memory.is_short(error):
+                return
+            if lane.number > 0:
+                lane.drop()
+                self.replaced += 1
+            else:
+                self._try_reopen_first()
+        except DeviceLostError as lost:
+            raise lost from error
+        finally:
+            self.pool.give(lane)
+
+    def _try_reopen_first(self) -> None:
+        try:
+            self._reopen_first(self._count)
+            self.replaced += 1
+        except DeviceLostError:
+            raise
+        except Exception as error:
+            # It has been drained: nothing of the failed run is left in it.
+            self.refused = f"lane 0 was kept after a failure, a new one cannot be made: {' '.join(str(error).split())}"
+
+    def _alone(self, method: Run, arguments: tuple[Any, ...], run_options: Any, shrunk: bool) -> Any:
+        """Repeat a run that memory was too short for, with nothing beside it.
+
+        Args:
+            method: what to run.
+            arguments: of the run.
+            run_options: of the run.
+            shrunk: another caller has made room since the run began.
+
+        Raises:
+            PoolClosed: the session was closed meanwhile.
+            Exception: whatever the last attempt raises.
+        """
+        failure: BaseException | None = None
+        with self.pool.alone():
+            self.retried += 1
+            lane = self.pool.first
+            for options in self._ways_to_make_room(run_options, shrunk):
+                try:
+                    if lane.stream is not None:
+                        order_after_caller(lane.stream)
+                    return method(lane.session, *arguments, run_options=options)
+                except BaseException as error:
+                    failure = error
+                    lane.drain()
+                    if not memory.is_short(error):
+                        raise
+        assert failure is not None
+        raise failure
+
+    def _ways_to_make_room(self, run_options: Any, shrunk: bool) -> Iterator[Any]:
+        """Make more and more room, and yield the run options of the next attempt each time."""
+        if shrunk:
+            yield run_options
+        while self._count > 1:
+            self._shrink()
+            # With a limit, each lane's share of it has grown. Without one, all room that lanes took is free now.
+            if self.plan.limit is None or self._reopened_first():
+                yield run_options
+            if self.plan.limit is None:
+                break
+        if run_options is None and self.plan.device is not None:
+            # The first of these, if it fails as well, leaves an arena without a cache to the second.
+            yield memory.shrinking(self.plan.device)
+            yield memory.shrinking(self.plan.device)
+        if self._reopened_first():
+            yield run_options
+
+    def _reopened_first(self) -> bool:
+        """Make lane 0 anew; False where memory is too short for that, or it cannot be."""
+        if self._make is None:
+            return False
+        try:
+            self._reopen_first(self._count)
+        except Exception as error:
+            if not memory.is_short(error):
+                raise
+            return False
+        return True
+
+    def _shrink(self) -> None:
+        """Drop the sessions of all further lanes, and allow half as many lanes from now on."""
+        self._shrunk += 1
+        with self._counting:
+            self._count = max(1, self._count // 2)
+        for lane in self.pool.shrink(self._count):
+            lane.drop()
+        for lane in self.pool.members[1:]:
+            lane.drop()
+
+
+def _rest() -> None:
+    """Keep daemon threads from running on while the interpreter ends: ONNX Runtime would end the process by abort()."""
+    if os.getpid() != _PROCESS:
+        return  # Forked: a lock may have been taken by a thread that is not in this process.
+    for lanes in list(_living):
+        lanes.pool.rest(_SECONDS_TO_END)
+
+
+atexit.register(_rest)
+
+
+def _is_ready(lane: Lane) -> bool:
+    return lane.session is not None
+
+
+def _check_current(session: Any, binding: Any) -> None:
+    """Refuse a binding that ortlock did not make and that may belong to a session that lane 0 had before."""
+    if getattr(binding, "_session", None) is not session._sess:
+        raise ValueError(
+            "This binding may belong to a session that was replaced after a failed run. Make it with "
+            "session.io_binding(), which moves by itself, or make it again."
+        )
+
+
+class Retired:
+    """In the place of lanes: refuses everything, and says why."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __getattr__(self, name: str) -> Any:
+        raise SessionClosedError(self.text)

@@ -1,0 +1,39 @@
+"""When memory is short: how that is told, how a limit is divided, how an arena is made to give back what it can."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import onnxruntime
+
+LIMIT = "gpu_mem_limit"
+"""The provider option that bounds an arena, in bytes."""
+
+_SHRINK = "memory.enable_memory_arena_shrinkage"
+
+_SHORT = re.compile(
+    r"failed to allocate memory|out of memory|bad allocation|bad_alloc|smaller than requested bytes|ALLOC_FAILED"
+    r"|ALLOCATION_FAILED|CUDA failure 2\b|cudaErrorMemoryAllocation",
+    re.IGNORECASE,
+)
+
+
+def is_short(error: BaseException) -> bool:
+    """Return whether a run or the making of a session failed for want of memory."""
+    return isinstance(error, MemoryError) or (isinstance(error, Exception) and _SHORT.search(str(error)) is not None)
+
+
+def limit_of(options: dict[str, str]) -> int | None:
+    """Return the limit among a provider's options in bytes; None where there is none that divides."""
+    text = options.get(LIMIT, "").strip()
+    value = int(text) if text.isdecimal() else 0
+    # ONNX Runtime's default is the largest number there is: no limit.
+    return value if 0 < value < 2**63 - 1 else None
+
+
+def shrinking(device: int) -> Any:
+    """Return run options with which a run, whether it fails or not, ends by giving back what the arena does not use."""
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry(_SHRINK, f"gpu:{device}")
+    return options

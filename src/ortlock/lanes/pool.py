@@ -1,0 +1,205 @@
+"""A pool whose members are handed out fairly: first come, first served."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+Member = TypeVar("Member")
+
+
+class PoolClosed(Exception):  # noqa: N818 (no error by itself: whoever owns the pool says what it means)
+    """The pool serves nobody any more."""
+
+
+class _Request(Generic[Member]):
+    """One caller in the queue, asleep on its own lock until it is served."""
+
+    def __init__(self, wanted: Member | None, *, everything: bool) -> None:
+        self.wanted = wanted
+        self.everything = everything
+        self.granted: Member | None = None
+        self.served = False
+        self._sleep = threading.Lock()
+        self._sleep.acquire()
+
+    def wake(self) -> None:
+        self.served = True
+        self._sleep.release()
+
+    def wait(self, seconds: float = -1) -> None:
+        self._sleep.acquire(timeout=seconds)
+
+
+class FairPool(Generic[Member]):
+    """Members for callers of many threads: each is held by one caller at a time.
+
+    Args:
+        members: at least one; the first is never removed.
+        preferred: which of the free members are taken before the others.
+    """
+
+    def __init__(self, members: Sequence[Member], preferred: Callable[[Member], bool] = lambda member: True) -> None:
+        self.first = members[0]
+        self._preferred = preferred
+        self._members = list(members)
+        # The last one is taken first: what was used last is the warmest.
+        self._idle = list(reversed(self._members))
+        self._queue: deque[_Request[Member]] = deque()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._last: int | None = None
+        """The thread that ends the process, and is served alone from then on."""
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The members that there are."""
+        with self._lock:
+            return tuple(self._members)
+
+    @property
+    def waiting(self) -> int:
+        """How many callers are in the queue."""
+        return len(self._queue)
+
+    def take(self, wanted: Member | None = None) -> Member:
+        """Return a member that nobody else has until it is given back; wait for it where none is free.
+
+        Args:
+            wanted: this very member; None for any.
+
+        Raises:
+            PoolClosed: the pool is closed, or was closed meanwhile.
+        """
+        if self._last == threading.get_ident():
+            return self.first if wanted is None else wanted
+        with self._lock:
+            if self._closed:
+                raise PoolClosed
+            if not self._queue and self._idle and (member := self._pick(wanted, self._idle)) is not None:
+                self._idle.remove(member)
+                return member
+            request = self._enqueue(_Request(wanted, everything=False))
+        return self._await(request)
+
+    def give(self, member: Member) -> None:
+        """Give back what take() returned."""
+        if self._last == threading.get_ident():
+            return
+        with self._lock:
+            self._idle.append(member)
+            if self._queue:
+                self._serve()
+
+    def remove(self, member: Member) -> None:
+        """Let the pool be without a member that take() returned and that is not the first."""
+        with self._lock:
+            self._members.remove(member)
+            # Somebody may wait for all that there are.
+            self._serve()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold all members inside the block: waits until each has been given back; nobody who came later is served.
+
+        Raises:
+            PoolClosed: the pool is closed, or was closed meanwhile.
+        """
+        if self._last == threading.get_ident():
+            yield
+            return
+        with self._lock:
+            if self._closed:
+                raise PoolClosed
+            request = self._enqueue(_Request(None, everything=True))
+        self._await(request)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._idle = list(reversed(self._members))
+                self._serve()
+
+    def shrink(self, count: int) -> list[Member]:
+        """Inside alone(): keep the first ``count`` members; return the others."""
+        with self._lock:
+            removed, self._members = self._members[count:], self._members[:count]
+            return removed
+
+    def close(self) -> None:
+        """Inside alone(): serve nobody from now on, those in the queue included."""
+        with self._lock:
+            self._closed = True
+            while self._queue:
+                self._queue.popleft().wake()
+
+    def rest(self, seconds: float) -> None:
+        """Serve nobody but the calling thread from now on, and let the others wait for ever; for the end of a process.
+
+        Args:
+            seconds: how long to wait for those who hold a member.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            request = self._enqueue(_Request(None, everything=True))
+        request.wait(seconds)
+        # Also where somebody holds on to a member: the process ends all the same.
+        self._last = threading.get_ident()
+
+    def _pick(self, wanted: Member | None, free: list[Member]) -> Member | None:
+        if wanted is not None:
+            return wanted if wanted in free else None
+        if not free or self._preferred(free[-1]):
+            return free[-1] if free else None
+        return next((member for member in reversed(free) if self._preferred(member)), free[-1])
+
+    def _enqueue(self, request: _Request[Member]) -> _Request[Member]:
+        self._queue.append(request)
+        self._serve()
+        return request
+
+    def _await(self, request: _Request[Member]) -> Member:
+        try:
+            request.wait()
+        except BaseException:
+            # E.g. Ctrl-C: leave the queue, or give back what came at the same moment.
+            with self._lock:
+                if not request.served:
+                    self._queue.remove(request)
+                elif request.everything and request.granted is not None:
+                    self._idle = list(reversed(self._members))
+                elif request.granted is not None:
+                    self._idle.append(request.granted)
+                self._serve()
+            raise
+        if request.granted is None:
+            raise PoolClosed
+        return request.granted
+
+    def _serve(self) -> None:
+        """Serve from the front of the queue what can be served; nobody overtakes for a member that another wants."""
+        reserved: list[Member] = []
+        for request in list(self._queue):
+            if request.everything:
+                if request is self._queue[0] and len(self._idle) == len(self._members):
+                    self._idle = []
+                    self._grant(request, self.first)
+                return
+            free = [member for member in self._idle if member not in reserved]
+            member = self._pick(request.wanted, free)
+            if member is not None:
+                self._idle.remove(member)
+                self._grant(request, member)
+            elif request.wanted is not None:
+                reserved.append(request.wanted)
+            elif request.wanted is None and not reserved:
+                return
+
+    def _grant(self, request: _Request[Member], member: Member) -> None:
+        self._queue.remove(request)
+        request.granted = member
+        request.wake()

@@ -1,0 +1,109 @@
+"""What ties lanes to a session: putting them in place, moving to other providers, closing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ortlock.errors import SessionClosedError
+from ortlock.lanes import forks
+from ortlock.lanes.choice import LanePlan, serial
+from ortlock.lanes.lane import LaneSession, Make, Source
+from ortlock.lanes.lanes import CLOSED, Lanes, Retired
+from ortlock.policy import Mode
+from ortlock.settings import CUDA
+
+if TYPE_CHECKING:
+    from ortlock.session.guard import Guard
+
+
+def establish(session: Any, guard: Guard, plan: LanePlan | None, make: Make | None) -> None:
+    """Give a session that was just made its lanes.
+
+    Args:
+        session: the session object.
+        guard: its guard.
+        plan: what was decided before it was made.
+        make: makes further sessions like it; None where nobody knows how.
+    """
+    on_cuda = CUDA in session.get_providers()
+    if on_cuda:
+        forks.watch(session)
+    if plan is not None and plan.device is not None and not on_cuda:
+        plan = None  # ONNX Runtime could not make the CUDA provider.
+    if plan is None and on_cuda and guard.mode is not Mode.OBSERVE:
+        plan = serial(int(session.get_provider_options().get(CUDA, {}).get("device_id", "0")))
+    if plan is None:
+        guard.lanes = None
+        return
+    further = None
+    if make is not None:
+        keywords = {"read_config_from_model": int(session._read_config_from_model), **guard.keywords}
+        further = partial(LaneSession, Source(session._model_path or session._model_bytes, keywords, make))
+    guard.lanes = Lanes(plan, further, session)
+    if guard.lane_request.count is not None and guard.lane_request.count != plan.count and guard.mode is Mode.PIN:
+        guard.warn(f"lanes={guard.lane_request.count} was asked for and there is one: {plan.reason}.")
+
+
+def move(session: Any, guard: Guard, change: Callable[[], None]) -> None:
+    """Make a session anew while nothing runs on its lanes; those who wait run on what comes in their place."""
+    lanes = guard.lanes
+    if lanes is None:
+        change()
+        return
+
+    def changed() -> Callable[..., Any]:
+        guard.lanes = None
+        change()
+
+        def run(method: Any, *arguments: Any, run_options: Any) -> Any:
+            if guard.lanes is None:
+                return method(session, *arguments, run_options=run_options)
+            return guard.lanes.call(method, *arguments, run_options=run_options)
+
+        return run
+
+    lanes.end(changed)
+
+
+def close(session: Any, guard: Guard) -> None:
+    """Give up everything that a session holds."""
+    if isinstance(guard.lanes, Retired):
+        return
+    if guard.lanes is not None:
+        guard.lanes.close()
+    guard.finish()
+    retire(session, guard, CLOSED)
+    # Metadata keeps the underlying session alive.
+    for name in ("inputs_meta", "outputs_meta", "overridable_initializers", "model_meta"):
+        setattr(session, f"_{name}", None)
+    for name in ("input_meminfos", "output_meminfos", "input_epdevices"):
+        if hasattr(session, f"_{name}"):
+            setattr(session, f"_{name}", None)
+
+
+def retire(session: Any, guard: Guard, text: str) -> None:
+    """Let every later use of a session raise ``SessionClosedError(text)``."""
+    guard.lanes = session._sess = Retired(text)
+
+
+def retire_forked(session: Any, guard: Guard, text: str) -> None:
+    """As retire(), in a forked process: nothing of the parent's may be destroyed here."""
+    held = [session._sess]
+    if isinstance(guard.lanes, Lanes):
+        held += [guard.lanes, *guard.lanes.sessions()]
+    for value in held:
+        forks.keep_forever(value)
+    guard.finish.detach()
+    retire(session, guard, text)
+
+
+def check_open(guard: Guard) -> None:
+    """Raise where a session is closed.
+
+    Raises:
+        SessionClosedError: it is.
+    """
+    if isinstance(guard.lanes, Retired):
+        raise SessionClosedError(guard.lanes.text)

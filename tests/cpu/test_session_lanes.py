@@ -1,0 +1,396 @@
+"""Sessions with lanes, on the real CPU provider: entry points, stress, closing, forks, the end of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import ortlock
+from ortlock import ReproducibilityWarning, ReproducibleSession, SessionClosedError
+from ortlock.lanes.binding import LaneBinding
+from tests.cpu.session_models import CPU, Array, add_model, exact_outputs, feeds, model
+from tests.cpu.test_session_runs import WAYS, told
+
+MODEL = add_model()
+STOCK = exact_outputs(onnxruntime.InferenceSession(MODEL).run(None, feeds()))
+# Names of internals, which the two implementations of run_async() do not share.
+OWN_WORDS = ("asynchronously with a callback that is none",)
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("way", WAYS)
+def test_same_as_stock(way: str, lanes: int) -> None:
+    stock = told(WAYS[way], onnxruntime.InferenceSession(MODEL))
+    ours = told(WAYS[way], ReproducibleSession(MODEL, lanes=lanes))
+    if way in OWN_WORDS:
+        assert ours[0] is stock[0] is TypeError
+    else:
+        assert ours == stock
+
+
+def conv_model() -> bytes:
+    """A small net on images of any size: convolutions, a branch, a sum."""
+    rng = np.random.default_rng(5)
+
+    def weights(name: str, *shape: int) -> Any:
+        return helper.make_tensor(name, TensorProto.FLOAT, shape, rng.standard_normal(shape).astype(np.float32).ravel())
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "w2"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["b", "c"], ["d"]),
+        helper.make_node("GlobalAveragePool", ["d"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])],
+        [
+            helper.make_tensor_value_info("d", TensorProto.FLOAT, ["n", 8, "h", "w"]),
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8, 1, 1]),
+        ],
+        [weights("w1", 8, 3, 3, 3), weights("w2", 8, 8, 3, 3)],
+    )
+    opsets = [helper.make_opsetid("", 13)]
+    return bytes(helper.make_model(graph, ir_version=7, opset_imports=opsets).SerializeToString())
+
+
+SHAPES = ((1, 3, 8, 8), (2, 3, 9, 5), (1, 3, 16, 4), (3, 3, 7, 7), (1, 3, 1, 1))
+
+
+def by_run(session: Any, x: Array) -> list[Array]:
+    return list(session.run(None, {"x": x}))
+
+
+def by_ort_values(session: Any, x: Array) -> list[Array]:
+    values = session.run_with_ort_values(None, {"x": onnxruntime.OrtValue.ortvalue_from_numpy(x)})
+    return [value.numpy() for value in values]
+
+
+def by_binding(session: Any, x: Array) -> list[Array]:
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", x)
+    for name in ("d", "y"):
+        binding.bind_output(name)
+    session.run_with_iobinding(binding)
+    return list(binding.copy_outputs_to_cpu())
+
+
+def by_callback(session: Any, x: Array) -> list[Array]:
+    done, received = threading.Event(), []
+
+    def callback(results: list[Array], user_data: Any, error: str) -> None:
+        received.append((results, error))
+        done.set()
+
+    session.run_async(None, {"x": x}, callback, None)
+    assert done.wait(60)
+    assert received[0][1] == ""
+    return received[0][0]
+
+
+def by_asyncio(session: Any, x: Array) -> list[Array]:
+    return list(asyncio.run(session.arun(None, {"x": x})))
+
+
+ENTRIES: tuple[Callable[[Any, Array], list[Array]], ...] = (by_run, by_ort_values, by_binding, by_callback, by_asyncio)
+
+
+@pytest.mark.parametrize("lanes", [None, 1, 3])
+def test_stress(lanes: int | None) -> None:
+    session = ReproducibleSession(conv_model(), providers=[CPU], lanes=lanes)
+    inputs = [np.random.default_rng(n).standard_normal(shape).astype(np.float32) for n, shape in enumerate(SHAPES)]
+    expected = [ortlock.digest(session.run(None, {"x": x}), ["d", "y"]) for x in inputs]
+    assert len(set(expected)) == len(SHAPES)
+
+    def work(number: int) -> bool:
+        entry, shape = ENTRIES[number % len(ENTRIES)], number // 3 % len(SHAPES)
+        return ortlock.digest(entry(session, inputs[shape]), ["d", "y"]) == expected[shape]
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(work, range(400)))
+    assert results == [True] * 400
+    report = session.report()
+    if lanes is None:
+        assert report.lanes is None
+        return
+    assert report.lanes is not None
+    assert (report.lanes.count, report.lanes.serialised) == (lanes, lanes == 1)
+    assert 1 <= report.lanes.open <= lanes
+    assert report.to_dict()["lanes"]["count"] == lanes
+    assert f"lanes: {lanes} (asked for" in str(report)
+    assert "## Lanes" in report.to_markdown()
+
+
+def test_every_lane_gives_the_same_bits() -> None:
+    session = ReproducibleSession(conv_model(), providers=[CPU], lanes=3)
+    x = np.random.default_rng(1).standard_normal(SHAPES[1]).astype(np.float32)
+    lanes = session._ortlock.lanes
+    held = [lanes._take(None) for _ in range(3)]
+    digests = {ortlock.digest(lane.session.run(None, {"x": x}), ["d", "y"]) for lane in held}
+    assert len({id(lane.session._sess) for lane in held}) == 3
+    assert len(digests) == 1
+    # The same settings as well.
+    assert len({lane.session.get_session_options().intra_op_num_threads for lane in held}) == 1
+    for lane in held:
+        lanes.pool.give(lane)
+
+
+def test_keyword_arguments_reach_every_lane() -> None:
+    nodes = [helper.make_node("Identity", ["x"], ["a"]), helper.make_node("Add", ["a", "a"], ["y"])]
+    for disabled, expected in ((None, 1), (["EliminateIdentity"], 2)):
+        keywords: dict[str, Any] = {} if disabled is None else {"disabled_optimizers": disabled}
+        session = ReproducibleSession(model(nodes), lanes=2, **keywords)
+        lanes = session._ortlock.lanes
+        held = [lanes._take(None) for _ in range(2)]
+        counts = []
+        for lane in held:
+            if not hasattr(lane.session, "get_provider_graph_assignment_info"):
+                pytest.skip("this ONNX Runtime does not tell the nodes")
+            counts.append(sum(len(part.get_nodes()) for part in lane.session.get_provider_graph_assignment_info()))
+            lanes.pool.give(lane)
+        assert counts == [expected, expected]
+
+
+def test_binding_follows_lane_0() -> None:
+    session = ReproducibleSession(MODEL, lanes=1)
+    binding = session.io_binding()
+    assert isinstance(binding, LaneBinding)
+    for name, value in feeds().items():
+        binding.bind_cpu_input(name, value)
+    binding.bind_output("s")
+    session.run_with_iobinding(binding)
+    foreign = onnxruntime.IOBinding(session)
+    lanes = session._ortlock.lanes
+    lanes._reopen_first(1)
+    session.run_with_iobinding(binding)
+    assert [value.tolist() for value in binding.copy_outputs_to_cpu()] == [[3, 5]]
+    binding.clear_binding_outputs()
+    binding.bind_output("p")
+    lanes._reopen_first(1)
+    session.run_with_iobinding(binding)
+    assert [value.tolist() for value in binding.copy_outputs_to_cpu()] == [[2, 6]]
+    with pytest.raises(ValueError, match=r"session\.io_binding\(\)"):
+        session.run_with_iobinding(foreign)
+
+
+def test_a_moved_binding_holds_what_was_bound_to_a_device() -> None:
+    session = ReproducibleSession(MODEL, lanes=1)
+    lanes = session._ortlock.lanes
+    binding = LaneBinding(lanes.pool.first.session, copies=True)
+    inputs = feeds()
+    for name, value in inputs.items():
+        binding.bind_cpu_input(name, value)
+    binding.bind_output("s")
+    inputs["a"][:] = 100
+    lanes._reopen_first(1)
+    session.run_with_iobinding(binding)
+    assert binding.copy_outputs_to_cpu()[0].tolist() == [3, 5]
+
+
+def test_lane_0_made_anew_is_the_session_object() -> None:
+    session = ReproducibleSession(MODEL, lanes=2)
+    before = session._sess
+    session._ortlock.lanes._reopen_first(2)
+    assert session._sess is session._ortlock.lanes.pool.first.session._sess is not before
+    assert [value.name for value in session.get_inputs()] == ["a", "b"]
+    assert exact_outputs(session.run(None, feeds())) == STOCK
+
+
+def test_set_providers_keeps_lanes() -> None:
+    session = ReproducibleSession(MODEL, lanes=2)
+    before = session._ortlock.lanes
+    session.set_providers([CPU])
+    assert session._ortlock.lanes is not before
+    assert session.run(["s"], feeds())[0].tolist() == [3, 5]
+    # Whoever still waited for one of the lanes before runs on the new ones.
+    assert before.call(onnxruntime.InferenceSession.run, ["s"], feeds())[0].tolist() == [3, 5]
+
+
+def test_arun_side_by_side() -> None:
+    session = ReproducibleSession(MODEL, lanes=2)
+
+    async def many() -> list[Any]:
+        runs = (session.arun(["s"], feeds(float(n), float(n))) for n in range(30))
+        return list(await asyncio.gather(*runs))
+
+    assert [outputs[0].tolist() for outputs in asyncio.run(many())] == [[2 * n + 1] * 2 for n in range(30)]
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_arun_raises_as_run(lanes: int | None) -> None:
+    session = ReproducibleSession(MODEL, lanes=lanes)
+    with pytest.raises(ValueError, match="missing"):
+        asyncio.run(session.arun(None, {}))
+
+
+def test_run_async_outlives_its_session() -> None:
+    session = ReproducibleSession(MODEL, lanes=1)
+    lane = session._ortlock.lanes.pool.take()
+    lanes = session._ortlock.lanes
+    received: list[Any] = []
+    done = threading.Event()
+
+    def callback(*got: Any) -> None:
+        received.append(got)
+        done.set()
+
+    session.run_async(None, feeds(), callback, "mine")
+    gone = weakref.ref(session)
+    del session
+    lanes.pool.give(lane)
+    assert done.wait(30)
+    assert exact_outputs(received[0][0]) == STOCK
+    assert received[0][1:] == ("mine", "")
+    del lanes, lane
+    for _ in range(1000):
+        gc.collect()
+        if gone() is None:
+            break
+        threading.Event().wait(0.01)
+    assert gone() is None
+
+
+def test_a_callback_that_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told_of: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: told_of.append(arguments.exc_type))
+    session = ReproducibleSession(MODEL, lanes=1)
+
+    def callback(*received: Any) -> None:
+        raise KeyError("mine")
+
+    session.run_async(None, feeds(), callback, None)
+    session._ortlock.lanes.executor.shutdown(wait=True)
+    assert told_of == [KeyError]
+
+
+USES: tuple[Callable[[ReproducibleSession], Any], ...] = (
+    lambda session: session.run(None, feeds()),
+    lambda session: session.run_with_ort_values(None, {}),
+    lambda session: session.run_async(None, feeds(), None, None),
+    lambda session: session.run_with_iobinding(None),
+    lambda session: session.io_binding(),
+    lambda session: asyncio.run(session.arun(None, feeds())),
+    lambda session: session.report(),
+    lambda session: session.save_lockfile(),
+    lambda session: session.end_profiling(),
+)
+
+
+@pytest.mark.parametrize("mode", ["pin", "strict"])
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_a_closed_session(lanes: int | None, mode: str) -> None:
+    with ReproducibleSession(MODEL, lanes=lanes, mode=mode) as session:
+        underlying = weakref.ref(session._sess)
+        assert session.run(["s"], feeds())[0].tolist() == [3, 5]
+    assert underlying() is None
+    for use in USES:
+        with pytest.raises(SessionClosedError, match="closed"):
+            use(session)
+    session.close()
+
+
+def test_explicit_lanes_cannot_be_had_in_observe() -> None:
+    with pytest.raises(ValueError, match="observe"):
+        ReproducibleSession(MODEL, lanes=2, mode="observe")
+
+
+def test_no_warning_where_lanes_are_as_asked(recwarn: pytest.WarningsRecorder) -> None:
+    ReproducibleSession(MODEL, lanes=2).run(None, feeds())
+    assert not [entry for entry in recwarn if issubclass(entry.category, ReproducibilityWarning)]
+
+
+PRELUDE = """
+import os, sys, threading
+import numpy as np
+from ortlock import ReproducibleSession, SessionClosedError
+from ortlock.lanes import forks
+from tests.cpu.session_models import add_model, feeds
+"""
+
+# On the CPU: what a session on CUDA would be told.
+FORKED = """
+session = ReproducibleSession(add_model(), lanes=2)
+session.run(None, feeds())
+forks.watch(session)
+child = os.fork()
+if child == 0:
+    try:
+        session.run(None, feeds())
+    except SessionClosedError as error:
+        told = "spawn" in str(error)
+    else:
+        os._exit(1)
+    try:
+        forks.check()
+    except SessionClosedError:
+        os._exit(0 if told else 2)
+    os._exit(3)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 0, status
+forks.check()
+print(session.run(["s"], feeds())[0].tolist())
+"""
+
+SPAWNED = """
+import multiprocessing
+
+def work(n):
+    with ReproducibleSession(add_model(), lanes=2) as session:
+        return session.run(["s"], feeds(float(n), 2.0))[0].tolist()
+
+if __name__ == "__main__":
+    here = ReproducibleSession(add_model(), lanes=2)
+    here.run(None, feeds())
+    forks.watch(here)
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        print(pool.map(work, [1, 2]))
+"""
+
+# The process ends while runs wait, callbacks are due and a daemon thread is at work.
+ENDING = """
+session = ReproducibleSession(add_model(), lanes=2)
+
+def forever():
+    while True:
+        session.run(None, feeds())
+
+def again():
+    print(session.run(["s"], feeds())[0].tolist())
+
+import atexit
+atexit.register(again)
+for _ in range(3):
+    threading.Thread(target=forever, daemon=True).start()
+received = []
+for _ in range(50):
+    session.run_async(None, feeds(), lambda results, data, error: received.append(error), None)
+print("end")
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "printed"), [(FORKED, "[3.0, 5.0]"), (SPAWNED, "[[3.0, 5.0], [5.0, 5.0]]"), (ENDING, "end\n[3.0, 5.0]")]
+)
+def test_processes(script: str, printed: str, tmp_path: Any) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(PRELUDE + script)
+    environment = {"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, check=False, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == printed
