@@ -25,6 +25,7 @@ from ortlock.operators.rows import PROVIDERS, rows
 # Of an operator that several sweeps measured on one provider, the first counts.
 SWEEPS = (
     "operator_sweep_cuda_ort1.31.1.json",
+    "operator_sweep_cuda_nhwc_ort1.31.1.json",
     "operator_sweep_cpu_ort1.32.0.json",
     "operator_sweep_cpu_optimized_ort1.32.0.json",
 )
