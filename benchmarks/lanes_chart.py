@@ -70,6 +70,8 @@ def _panel(panel: Any, result: dict[str, Any], net: str, shapes: str, colours: d
     if shapes == "changing":
         # Stock is far below: a linear axis would show it as zero.
         panel.set_yscale("log")
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_formatter("{x:g}")
     else:
         panel.set_ylim(bottom=0)
     panel.grid(color="#dddddd", linewidth=0.8, zorder=0)

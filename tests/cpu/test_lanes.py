@@ -428,6 +428,8 @@ def test_how_many_lanes() -> None:
     assert "user_compute_stream" in plan.reason
     assert pick({"enable_cuda_graph": "True"}, 4).count == 1
     assert pick({}, 4, shared_arena=True).count == 1
+    plan = pick({"gpu_external_alloc": "4096"}, 4)
+    assert (plan.count, plan.stream) == (1, None)
     plan = pick({}, 4, ("TensorrtExecutionProvider",))
     assert (plan.count, plan.stream) == (1, None)
     assert "Tensorrt" in plan.reason

@@ -151,7 +151,7 @@ def branches(count: int = 6, channels: int = 32) -> bytes:
     sums = []
     for number in range(count):
         first = conv("x", f"a{number}", 8)
-        nodes.append(helper.make_node("LpNormalization", [first], [f"n{number}"], axis=1, p=2, name=f"n{number}"))
+        nodes.append(helper.make_node("Atan", [first], [f"n{number}"], name=f"n{number}"))
         sums.append(conv(f"n{number}", f"b{number}", channels))
     nodes.append(helper.make_node("Sum", sums, ["y"], name="sum"))
     graph = helper.make_graph(

@@ -105,6 +105,9 @@ def choose(
         return LanePlan(1, "the caller's own user_compute_stream is one stream", device, stream, limit)
     if others := [name for name, _ in asked if name not in (CUDA, CPU)]:
         return LanePlan(1, f"{', '.join(others)} brings a stream of its own", device, None, limit)
+    if given.get("gpu_external_alloc", "0").strip() not in ("", "0"):
+        # ONNX Runtime refuses a stream of ours together with it.
+        return LanePlan(1, "gpu_external_alloc is one allocator for all", device, None, limit)
     count, reason = request.count or DEFAULT_LANES, "asked for" if request.count else "the default"
     if normalise(given.get("enable_cuda_graph", "0")) == "1":
         count, reason = 1, "enable_cuda_graph captures the buffers of one lane"
