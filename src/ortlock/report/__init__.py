@@ -5,6 +5,7 @@ from ortlock.report.model import (
     Event,
     LockFacts,
     ModelIdentity,
+    RandomFacts,
     Reason,
     ReproducibilityReport,
     ScopeClaim,
@@ -19,6 +20,7 @@ __all__ = [
     "Facts",
     "LockFacts",
     "ModelIdentity",
+    "RandomFacts",
     "Reason",
     "ReproducibilityReport",
     "ScopeClaim",
@@ -52,5 +54,6 @@ def build(facts: Facts, model: ModelIdentity, environment: dict[str, object]) ->
         interposer=facts.interposer,
         events=facts.events,
         lockfile=facts.lock,
+        random=facts.random,
         book=native.book(),
     )

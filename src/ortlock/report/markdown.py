@@ -54,6 +54,11 @@ def _sections(report: ReproducibilityReport) -> Iterator[str]:
         yield ""
         yield f"{lockfile_line(report.lockfile)}."
         yield ""
+    if report.random.restarted:
+        yield "## Random operators"
+        yield ""
+        yield f"Each run starts from the seed: {', '.join(report.random.restarted)}."
+        yield ""
     if report.plans:
         yield "## cuDNN's choices"
         yield ""

@@ -100,6 +100,16 @@ class LockFacts:
     """Choices that this session has written to the file."""
 
 
+@dataclass(frozen=True, slots=True)
+class RandomFacts:
+    """What was done with operators that draw at random."""
+
+    random_ops: str = "error"
+    """``error``: nothing; ``restart``: each run draws the same numbers."""
+    restarted: tuple[str, ...] = ()
+    """The nodes of the model that start anew in each run."""
+
+
 @dataclass(frozen=True)
 class ReproducibilityReport:
     """Whether a session gives the same bits, why, and in which environment."""
@@ -123,6 +133,7 @@ class ReproducibilityReport:
     interposer: InterposerState
     events: tuple[Event, ...]
     lockfile: LockFacts | None
+    random: RandomFacts
     book: BookStatistics
     """The plan book of the process, all sessions together."""
 
@@ -174,6 +185,7 @@ class ReproducibilityReport:
             "interposer": _plain(asdict(self.interposer)),
             "events": [_plain(asdict(event)) for event in self.events],
             "lockfile": None if self.lockfile is None else asdict(self.lockfile),
+            "random": _plain(asdict(self.random)),
             "book": asdict(self.book),
         }
 

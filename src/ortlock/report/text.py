@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ortlock.native import PlanRecord
-from ortlock.report.model import LockFacts, ReproducibilityReport, Status
+from ortlock.report.model import LockFacts, RandomFacts, ReproducibilityReport, Status
 from ortlock.settings import Origin, SettingState
 
 _LISTED = 12
@@ -39,6 +39,13 @@ def lockfile_line(lock: LockFacts) -> str:
     text = f"{lock.path} ({lock.mode}, environment {lock.fingerprint}, {state}): {lock.held} choices held"
     text += f", {lock.replayed} replayed, {lock.others} others"
     return f"{text}, {lock.written} written" if lock.mode != "replay" else text
+
+
+def random_line(random: RandomFacts) -> str:
+    """Return in one line which nodes draw the same numbers in each run."""
+    names = ", ".join(random.restarted[:_LISTED])
+    more = len(random.restarted) - _LISTED
+    return f"random operators: start from their seed in each run: {names}" + (f" and {more} more" if more > 0 else "")
 
 
 def environment_line(report: ReproducibilityReport) -> str:
@@ -82,6 +89,8 @@ def _lines(report: ReproducibilityReport) -> Iterator[str]:
         yield f"cuDNN: {report.calls} calls seen, {report.executions} executions; attached ({interposer.style})"
     if report.lockfile is not None:
         yield f"lockfile: {lockfile_line(report.lockfile)}"
+    if report.random.restarted:
+        yield random_line(report.random)
     for plan in report.plans[:_LISTED]:
         yield f"  {plan_line(plan)}"
     if len(report.plans) + report.dropped > _LISTED:

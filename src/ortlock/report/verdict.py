@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ortlock.native import CANNOT_BE_MADE, NOTHING_DETERMINISTIC, InterposerState, SessionRecords
 from ortlock.operators import Finding, NodeList, OperatorStatus
 from ortlock.operators.knowledge import CPU, CUDA, Basis
 from ortlock.policy import Mode
-from ortlock.report.model import Event, LockFacts, Reason, ScopeClaim, Status, Verdict
+from ortlock.report.model import Event, LockFacts, RandomFacts, Reason, ScopeClaim, Status, Verdict
 from ortlock.settings import Origin, SettingState
 
 SCOPES = ("run", "session", "process", "machine")
@@ -34,6 +34,7 @@ class Facts:
     records: SessionRecords
     events: tuple[Event, ...]
     lock: LockFacts | None = None
+    random: RandomFacts = field(default_factory=RandomFacts)
 
 
 def claims(facts: Facts) -> tuple[ScopeClaim, ...]:

@@ -20,6 +20,7 @@ from ortlock.report.model import Status
 from ortlock.session import options as session_options
 from ortlock.session.facts import gather, model_identity, unmet
 from ortlock.session.guard import FALLBACK_OFF, Guard, check_interposer, missing_cuda
+from ortlock.session.random_ops import EXTERNAL_FOLDER, RandomOps, Restarted, given, restart
 from ortlock.settings import CPU, CUDA, Kind, Origin, Resolution, SettingState, normalise, resolve
 
 Stock = Callable[[Any, Any], None]
@@ -58,6 +59,9 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
     guard.source = (session._model_path, session._model_bytes)
     if guard.mode is Mode.STRICT:
         session._enable_fallback = False
+    if guard.random_ops is RandomOps.RESTART and guard.restarted is None:
+        guard.restarted = restart(*guard.source)
+    stock = _with_model(session, guard.restarted, stock)
     caller = session._sess_options
     options = caller or C.get_default_session_options()
     asked = _asked(providers, provider_options)
@@ -82,7 +86,7 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
             providers = [(name, {**given, **pinned.get(name, {})}) for name, given in asked]
             provider_options = None
         with _environment(plan.resolution.environment):
-            _make(session, plan, caller, lambda: stock(providers, provider_options))
+            _make(session, plan, caller, guard.restarted, lambda: stock(providers, provider_options))
     except (ValueError, RuntimeError) as error:
         if guard.mode is Mode.STRICT and not guard.ready and any(name != CPU for name, _ in asked):
             error.add_note(f"ortlock: {FALLBACK_OFF}")
@@ -94,6 +98,16 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
     if fallback:
         _tell_fallback(session, guard, during_run=during_run)
     _check(session, guard, plan, fallback=fallback)
+
+
+def _with_model(session: Any, restarted: Restarted | None, stock: Stock) -> Stock:
+    """Return ``stock`` as it reads the model that is to run."""
+
+    def create_from_it(providers: Any, provider_options: Any) -> None:
+        with given(session, restarted):
+            stock(providers, provider_options)
+
+    return create_from_it
 
 
 def _unpinned(session: Any, guard: Guard, stock: Callable[[], None]) -> None:
@@ -153,7 +167,7 @@ def _plan(guard: Guard, options: Any, asked: list[tuple[str, dict[str, str]]]) -
     return plan
 
 
-def _make(session: Any, plan: _Plan, caller: Any, stock: Callable[[], None]) -> None:
+def _make(session: Any, plan: _Plan, caller: Any, restarted: Restarted | None, stock: Callable[[], None]) -> None:
     """Let ONNX Runtime make the session, with the pinned options in place of the caller's."""
     options, attributes, entries = plan.options, plan.resolution.attributes, dict(plan.resolution.config_entries)
     if (
@@ -161,6 +175,9 @@ def _make(session: Any, plan: _Plan, caller: Any, stock: Callable[[], None]) -> 
         and session_options.config_entry(options, _RECORD_ASSIGNMENT) is None
     ):
         entries[_RECORD_ASSIGNMENT] = "1"
+    folder = restarted.folder if restarted is not None else None
+    if folder is not None and session_options.config_entry(options, EXTERNAL_FOLDER) is None:
+        entries[EXTERNAL_FOLDER] = folder
     # ONNX Runtime hands out its default options as a new object each time.
     copied = session_options.pinned_copy(options, attributes, entries, fresh=caller is None)
     if copied is not None:
@@ -176,6 +193,14 @@ def _make(session: Any, plan: _Plan, caller: Any, stock: Callable[[], None]) -> 
             raise
         else:
             return
+    if EXTERNAL_FOLDER in entries:
+        # An entry of the caller's own options could not be taken back.
+        raise NotReproducibleError(
+            "sess_options",
+            "random_ops='restart' needs an entry in them for the model's external data, and they hold custom-op "
+            "libraries or providers, so they cannot be copied.",
+            f"Set it yourself: sess_options.add_session_config_entry({EXTERNAL_FOLDER!r}, {folder!r}).",
+        )
     with session_options.borrowed(options, attributes, entries):
         session._sess_options = options
         try:

@@ -11,7 +11,7 @@ from ortlock import native
 from ortlock.environment import environment
 from ortlock.errors import NotReproducibleError
 from ortlock.operators import judge, nodes_of_session
-from ortlock.report import Facts, ModelIdentity, ReproducibilityReport, Status, build, claims
+from ortlock.report import Facts, ModelIdentity, RandomFacts, ReproducibilityReport, Status, build, claims
 from ortlock.settings import CUDA
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def gather(session: Any, guard: Guard) -> Facts:
     """Return what is known of ``session`` now. The nodes are read once for each time ONNX Runtime makes it."""
     if guard.nodes is None:
-        guard.nodes = nodes_of_session(session, session._model_path, session._model_bytes)
+        guard.nodes = nodes_of_session(session, *guard.loaded)
     records = native.records(guard.number)
     return Facts(
         mode=guard.mode,
@@ -34,6 +34,7 @@ def gather(session: Any, guard: Guard) -> Facts:
         records=records,
         events=guard.events,
         lock=guard.lock.facts(records) if guard.lock is not None else None,
+        random=RandomFacts(str(guard.random_ops), guard.restarted.nodes if guard.restarted is not None else ()),
     )
 
 

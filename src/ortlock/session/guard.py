@@ -25,6 +25,7 @@ from ortlock.operators import NodeList, nodes_with_weights
 from ortlock.policy import Mode
 from ortlock.report import Event, Facts, ModelIdentity, Status
 from ortlock.session.facts import unmet
+from ortlock.session.random_ops import RandomOps, Restarted
 from ortlock.settings import CUDA, SettingState
 
 if TYPE_CHECKING:
@@ -45,9 +46,12 @@ _CALLERS_FAULT = (ValueError, TypeError, C.InvalidArgument)
 class Guard:
     """The side of a session that ONNX Runtime knows nothing of."""
 
-    def __init__(self, mode: Mode, lock: SessionLock | None = None) -> None:
+    def __init__(self, mode: Mode, lock: SessionLock | None = None, random_ops: RandomOps = RandomOps.ERROR) -> None:
         self.mode = mode
         self.lock = lock
+        self.random_ops = random_ops
+        self.restarted: Restarted | None = None
+        """The model that ONNX Runtime is given in place of the caller's, where random operators were replaced."""
         self.number = native.open_session(mode)
         """The session's token of the native extension, closed with the last reference to this object."""
         weakref.finalize(self, _close, self.number, lock).atexit = lock is not None and lock.writes
@@ -71,6 +75,11 @@ class Guard:
         self._failures: set[native.PlanFailure] = set()
         self._refused_nodes: dict[str, native.PlanFailure] = {}
         self._lock = threading.Lock()
+
+    @property
+    def loaded(self) -> tuple[str | None, bytes | None]:
+        """Path and bytes of the model that ONNX Runtime was given."""
+        return self.source if self.restarted is None else (None, self.restarted.data)
 
     @property
     def events(self) -> tuple[Event, ...]:

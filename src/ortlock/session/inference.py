@@ -16,6 +16,7 @@ from ortlock.session.creation import create
 from ortlock.session.facts import report
 from ortlock.session.guard import FALLBACK_OFF, Guard
 from ortlock.session.lock import SessionLock, lock_request
+from ortlock.session.random_ops import random_request
 
 if TYPE_CHECKING:
     from ortlock.report import ReproducibilityReport
@@ -29,7 +30,7 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
 
     Args:
         path_or_bytes: model file or serialized model, as in the original. So are the other positional arguments and
-            every keyword argument but ``mode``, ``lockfile`` and ``lock_mode``.
+            every keyword argument but ``mode``, ``lockfile``, ``lock_mode`` and ``random_ops``.
         sess_options: only read; what ortlock pins goes into a copy.
         providers: as in the original.
         provider_options: as in the original.
@@ -37,11 +38,17 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         lockfile: path of a lockfile (docs/lockfile.md); None for none.
         lock_mode: ``replay`` (the default) runs what the lockfile holds for this environment, ``record`` also adds
             what is missing, ``update`` chooses everything anew and writes that down.
+        random_ops: ``error`` (the default) leaves operators that draw at random (RandomNormal, RandomUniform, their
+            Like forms, Bernoulli, Multinomial, Dropout in training mode) as they are: each run goes on with the
+            sequence, so strict refuses them and pin reports them. ``restart`` starts every run from the seed, so that
+            equal calls give equal bytes: in memory the nodes become a generator without a state, whose numbers are not
+            the ones that ONNX Runtime draws. A node without a seed gets one from its position in the model.
 
     Raises:
-        ValueError: ``mode`` or ``lock_mode`` names no mode.
+        ValueError: ``mode``, ``lock_mode`` or ``random_ops`` names no mode; ``random_ops="restart"`` in observe.
         LockfileError: the lockfile is not there to replay, is damaged, or is for another model.
-        NotReproducibleError: in strict, where it is known already that the bits cannot be promised.
+        NotReproducibleError: in strict, where it is known already that the bits cannot be promised; with
+            ``random_ops="restart"`` in every mode, where a node that draws at random cannot be made to start anew.
         Exception: everything that the original raises, unchanged.
 
     Warns:
@@ -61,11 +68,13 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         mode: str | None = None,
         lockfile: str | os.PathLike[str] | None = None,
         lock_mode: str | None = None,
+        random_ops: str = "error",
         **kwargs: Any,
     ) -> None:
         chosen = resolve_mode(mode)
         request = lock_request(lockfile, lock_mode, chosen)
-        guard = Guard(chosen, SessionLock(request) if request is not None else None)
+        asked = random_request(random_ops, chosen)
+        guard = Guard(chosen, SessionLock(request) if request is not None else None, asked)
         if guard.mode is Mode.STRICT and int(kwargs.get("enable_fallback", 0)) == 1:
             raise _fallback_refused("enable_fallback=1")
         self._ortlock = guard

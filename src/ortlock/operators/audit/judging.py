@@ -23,7 +23,9 @@ def judge_model(model: onnx.ModelProto, provider: str) -> tuple[OperatorAudit, .
     """
     groups: dict[tuple[str, str, Knowledge], list[AuditedNode]] = {}
     for place, node in _called(model, provider):
-        groups.setdefault((node.op_type, node.domain, known(node)), []).append(_audited(place))
+        groups.setdefault((node.op_type, node.domain, known(node)), []).append(
+            AuditedNode(place.label, node.name, place.path, place.index)
+        )
     found = [
         OperatorAudit(
             op_type,
@@ -85,9 +87,3 @@ def _called(model: onnx.ModelProto, provider: str) -> Iterator[_Judged]:
             if called in bodies and called not in seen:
                 seen.add(called)
                 waiting.append(called)
-
-
-def _audited(place: Place) -> AuditedNode:
-    own = place.node.name or f"{place.node.op_type} #{place.index}"
-    label = f"{'/'.join(place.path)}: {own}" if place.path else own
-    return AuditedNode(label, place.node.name, place.path, place.index)
