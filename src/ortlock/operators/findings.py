@@ -40,8 +40,7 @@ def known(node: Node) -> Knowledge:
     """Return what is known of a node: of its operator, and of the indices that the model gives it."""
     knowledge = lookup(node.op_type, node.domain, node.provider or "unknown", node.attributes)
     if node.provider in (CPU, CUDA) and node.op_type in REPLACE and knowledge.status in _DRAWING:
-        reason = f"{knowledge.reason} {_SEQUENCE}" if knowledge.status is OperatorStatus.STATEFUL else knowledge.reason
-        return replace(knowledge, reason=reason, remedy=f"{_RESTART} {knowledge.remedy}")
+        return replace(knowledge, remedy=f"{_RESTART} {knowledge.remedy}")
     duplicates = None if node.attributes is None else node.attributes.get("duplicates")
     if not isinstance(duplicates, bool) or node.attributes is None or node.provider not in (CPU, CUDA):
         return knowledge
@@ -55,7 +54,6 @@ def known(node: Node) -> Knowledge:
 
 
 _DRAWING = frozenset({OperatorStatus.STATEFUL, OperatorStatus.UNKNOWN})
-_SEQUENCE = "A seed fixes where the sequence begins in a new session, not what the second run of it draws."
 _RESTART = (
     "Use random_ops='restart': every run then starts from the seed, so that equal calls give equal bytes (with other "
     "numbers than ONNX Runtime draws). Or:"
