@@ -36,7 +36,7 @@ def one(op_type: str, element: int = TensorProto.FLOAT, opset: int = OPSET, **at
     """Return a model of one node, ``noise``, whose output is ``y``; it reads ``x`` if its operator has an input."""
     source = [] if op_type in ("RandomNormal", "RandomUniform") else ["x"]
     node = helper.make_node(op_type, source, ["y"], name="noise", **attributes)
-    return build([node], [value("y", element)], opset=opset)
+    return build([node], [value("y", element)], None if source else [], opset=opset)
 
 
 def dropout(training: bool | None) -> bytes:

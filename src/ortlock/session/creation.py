@@ -20,11 +20,8 @@ from ortlock.report.model import Status
 from ortlock.session import options as session_options
 from ortlock.session.facts import gather, model_identity, unmet
 from ortlock.session.guard import FALLBACK_OFF, Guard, check_interposer, missing_cuda
-from ortlock.session.random_ops import EXTERNAL_FOLDER, RandomOps, Restarted, given, restart
+from ortlock.session.random_ops import RandomOps, Restarted, Stock, check_entries, entries_of, reading_it, restart
 from ortlock.settings import CPU, CUDA, Kind, Origin, Resolution, SettingState, normalise, resolve
-
-Stock = Callable[[Any, Any], None]
-"""ONNX Runtime's own creation: providers and provider options in; a session bound to the object, or an error, out."""
 
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
@@ -61,7 +58,7 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
         session._enable_fallback = False
     if guard.random_ops is RandomOps.RESTART and guard.restarted is None:
         guard.restarted = restart(*guard.source)
-    stock = _with_model(session, guard.restarted, stock)
+    stock = reading_it(session, guard.restarted, stock)
     caller = session._sess_options
     options = caller or C.get_default_session_options()
     asked = _asked(providers, provider_options)
@@ -98,16 +95,6 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
     if fallback:
         _tell_fallback(session, guard, during_run=during_run)
     _check(session, guard, plan, fallback=fallback)
-
-
-def _with_model(session: Any, restarted: Restarted | None, stock: Stock) -> Stock:
-    """Return ``stock`` as it reads the model that is to run."""
-
-    def create_from_it(providers: Any, provider_options: Any) -> None:
-        with given(session, restarted):
-            stock(providers, provider_options)
-
-    return create_from_it
 
 
 def _unpinned(session: Any, guard: Guard, stock: Callable[[], None]) -> None:
@@ -175,9 +162,7 @@ def _make(session: Any, plan: _Plan, caller: Any, restarted: Restarted | None, s
         and session_options.config_entry(options, _RECORD_ASSIGNMENT) is None
     ):
         entries[_RECORD_ASSIGNMENT] = "1"
-    folder = restarted.folder if restarted is not None else None
-    if folder is not None and session_options.config_entry(options, EXTERNAL_FOLDER) is None:
-        entries[EXTERNAL_FOLDER] = folder
+    entries.update(entries_of(restarted, options))
     # ONNX Runtime hands out its default options as a new object each time.
     copied = session_options.pinned_copy(options, attributes, entries, fresh=caller is None)
     if copied is not None:
@@ -193,14 +178,7 @@ def _make(session: Any, plan: _Plan, caller: Any, restarted: Restarted | None, s
             raise
         else:
             return
-    if EXTERNAL_FOLDER in entries:
-        # An entry of the caller's own options could not be taken back.
-        raise NotReproducibleError(
-            "sess_options",
-            "random_ops='restart' needs an entry in them for the model's external data, and they hold custom-op "
-            "libraries or providers, so they cannot be copied.",
-            f"Set it yourself: sess_options.add_session_config_entry({EXTERNAL_FOLDER!r}, {folder!r}).",
-        )
+    check_entries(entries)
     with session_options.borrowed(options, attributes, entries):
         session._sess_options = options
         try:

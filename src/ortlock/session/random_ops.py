@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,6 +17,10 @@ from ortlock.operators.model_file import external_tensors
 from ortlock.operators.random import SETTING, holds_random, restart_random
 from ortlock.operators.weightless import parse_without_weights, read_without_weights
 from ortlock.policy import Mode
+from ortlock.session.options import config_entry
+
+Stock = Callable[[Any, Any], None]
+"""ONNX Runtime's own creation: providers and provider options in; a session bound to the object, or an error, out."""
 
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 """Where external data of a model that is given as bytes lies; ONNX Runtime has it from 1.21 on."""
@@ -107,18 +110,42 @@ def restart(path: str | None, data: bytes | None) -> Restarted | None:
     return Restarted(rewritten.model, folder, rewritten.nodes)
 
 
-@contextmanager
-def given(session: Any, restarted: Restarted | None) -> Iterator[None]:
-    """Let ONNX Runtime read the rewritten model inside the block; the session keeps the caller's."""
+def reading_it(session: Any, restarted: Restarted | None, stock: Stock) -> Stock:
+    """Return ``stock`` as it reads the rewritten model; the session keeps the caller's path and bytes."""
     if restarted is None:
-        yield
-        return
-    before = session._model_path, session._model_bytes
-    session._model_path, session._model_bytes = None, restarted.data
-    try:
-        yield
-    finally:
-        session._model_path, session._model_bytes = before
+        return stock
+
+    def create(providers: Any, provider_options: Any) -> None:
+        before = session._model_path, session._model_bytes
+        session._model_path, session._model_bytes = None, restarted.data
+        try:
+            stock(providers, provider_options)
+        finally:
+            session._model_path, session._model_bytes = before
+
+    return create
+
+
+def entries_of(restarted: Restarted | None, options: Any) -> dict[str, str]:
+    """Return the session configuration entries that the rewritten model needs and ``options`` lack."""
+    if restarted is None or restarted.folder is None or config_entry(options, EXTERNAL_FOLDER) is not None:
+        return {}
+    return {EXTERNAL_FOLDER: restarted.folder}
+
+
+def check_entries(entries: Mapping[str, str]) -> None:
+    """Refuse to go on where ``entries`` cannot go into a copy of the caller's options: they could not be taken back.
+
+    Raises:
+        NotReproducibleError: the external data of the rewritten model would not be found.
+    """
+    if EXTERNAL_FOLDER in entries:
+        raise NotReproducibleError(
+            "sess_options",
+            f"{SETTING} needs an entry in them for the model's external data, and they hold custom-op libraries or "
+            "providers, so they cannot be copied.",
+            f"Set it: sess_options.add_session_config_entry({EXTERNAL_FOLDER!r}, {entries[EXTERNAL_FOLDER]!r}).",
+        )
 
 
 def _is_ort_format(path: str | None, data: bytes | None) -> bool:

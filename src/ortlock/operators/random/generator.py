@@ -1,8 +1,9 @@
 """A generator without a state, made of standard operators: the n-th number is a function of n and a key.
 
-Ten rounds of a Feistel network over two words of 32 bits, as in Philox (Salmon et al., 2011), with addition in place of
-exclusive or and a multiplier below 2**31: so every value on the way fits into an int64, whose Mul, Div, Mod and Add
-both providers have, and the words are the same everywhere.
+Eight rounds of a Feistel network over two words of 32 bits, the first holding the loops' iterations and the second n. A
+round adds to one word the middle of the square of the other one plus the round's key, all in int64 and without an
+overflow, with the operators Add, Mul, Div and Mod that both providers have: so the words are the same everywhere. A
+multiplication by a constant in place of the square would be nearly linear, and then numbers of two keys correlate.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import onnx
 from numpy.typing import ArrayLike, DTypeLike
 from onnx import TensorProto, helper, numpy_helper
 
-ROUNDS = 10
+ROUNDS = 8
 WORD = 1 << 32
-MULTIPLIER = 0x5851F42D
+HALF = 1 << 31
+"""What a word is reduced by before it is squared."""
+MIDDLE = 1 << 15
 WEYL = 0x9E3779B9
+"""What the key of a round grows by."""
 LOOP_FACTOR = 0x9E3779B1
 """Keeps the iterations of nested loops apart."""
 
@@ -79,10 +83,9 @@ class Emitter:
         left = self._start(chosen[1], loops)
         step = chosen[0]
         for _ in range(ROUNDS):
-            product = self.with_number("Mul", right, MULTIPLIER)
-            high = self.with_number("Div", product, WORD)
-            mixed = self.with_number("Add", self.op("Add", high, left), step)
-            left, right = self.with_number("Mod", product, WORD), self.with_number("Mod", mixed, WORD)
+            reduced = self.with_number("Mod", self.with_number("Add", right, step), HALF)
+            middle = self.with_number("Div", self.op("Mul", reduced, reduced), MIDDLE)
+            left, right = right, self.with_number("Mod", self.op("Add", middle, left), WORD)
             step = (step + WEYL) % WORD
         return left, right
 
