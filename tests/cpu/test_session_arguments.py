@@ -170,7 +170,7 @@ def test_configuration_in_the_model_counts(capsys: pytest.CaptureFixture[str], m
 def test_own_arguments_are_keyword_only() -> None:
     ours = list(inspect.signature(ReproducibleSession).parameters.values())
     stock = list(inspect.signature(onnxruntime.InferenceSession).parameters.values())
-    own = {"mode", "lockfile", "lock_mode", "placement", "lanes", "stream_priority"}
+    own = {"mode", "lockfile", "lock_mode", "placement", "random_ops", "lanes", "stream_priority"}
     assert [(p.name, p.kind, p.default) for p in ours if p.name not in own] == [
         (p.name, p.kind, p.default) for p in stock
     ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx
 
 from ortlock.audit.model import FileFinding
-from ortlock.operators.model_file import subgraphs
+from ortlock.operators.model_file import external_tensors
 
 _IN_MEMORY = "*/_ORT_MEM_ADDR_/*"
 """What ONNX Runtime writes in place of a file for tensors that lie in its memory."""
@@ -23,7 +22,7 @@ def file_findings(model: onnx.ModelProto, path: Path) -> tuple[FileFinding, ...]
     """
     found: dict[tuple[str, bool], FileFinding] = {}
     sizes: dict[str, int | None] = {}
-    for tensor in _external(model):
+    for tensor in external_tensors(model):
         values = {entry.key: entry.value for entry in tensor.external_data}
         location = values.get("location", "")
         if location == _IN_MEMORY:
@@ -73,29 +72,3 @@ _BITS = {
     **dict.fromkeys((_TYPES.INT8, _TYPES.UINT8, _TYPES.BOOL), 8),
     _TYPES.COMPLEX128: 128,
 }
-
-
-def _external(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    tensors = [_in_graph(model.graph), *(_in_nodes(function.node) for function in model.functions)]
-    for group in tensors:
-        for tensor in group:
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                yield tensor
-
-
-def _in_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield sparse.values
-        yield sparse.indices
-    yield from _in_nodes(graph.node)
-
-
-def _in_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-        for _, inner in subgraphs(node):
-            yield from _in_graph(inner)

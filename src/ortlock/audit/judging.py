@@ -27,7 +27,8 @@ def judge_model(model: onnx.ModelProto, provider: str) -> tuple[OperatorAudit, .
     groups: dict[tuple[str, str, Knowledge, placement.Action | None], list[AuditedNode]] = {}
     for place, node in _called(model, provider):
         way = placement.way_out(place.node, node, opset) if node.provider == CUDA else None
-        groups.setdefault((node.op_type, node.domain, known(node), way), []).append(_audited(place))
+        audited = AuditedNode(place.label, node.name, place.path, place.index)
+        groups.setdefault((node.op_type, node.domain, known(node), way), []).append(audited)
     found = [
         OperatorAudit(
             op_type,
@@ -90,9 +91,3 @@ def _called(model: onnx.ModelProto, provider: str) -> Iterator[_Judged]:
             if called in bodies and called not in seen:
                 seen.add(called)
                 waiting.append(called)
-
-
-def _audited(place: Place) -> AuditedNode:
-    own = place.node.name or f"{place.node.op_type} #{place.index}"
-    label = f"{'/'.join(place.path)}: {own}" if place.path else own
-    return AuditedNode(label, place.node.name, place.path, place.index)

@@ -47,7 +47,7 @@ class AuditedNode:
     """One node of the model."""
 
     label: str
-    """For people: what it stands inside of and its name, else operator and position, e.g. ``loop1/body: Scatter_3``."""
+    """For people, e.g. ``loop1/body: Scatter_3``; operator and position in place of a missing name."""
     name: str
     path: tuple[str, ...]
     """The nodes and attributes, or the function, that it stands inside of, from the outside in."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ortlock.operators.graph import Node
 from ortlock.operators.knowledge import CPU, CUDA, Basis, Knowledge, OperatorStatus, lookup
+from ortlock.operators.random.replace import REPLACE
 
 _EXAMPLES = 5
 
@@ -38,6 +39,8 @@ class Finding:
 def known(node: Node) -> Knowledge:
     """Return what is known of a node: of its operator, and of the indices that the model gives it."""
     knowledge = lookup(node.op_type, node.domain, node.provider or "unknown", node.attributes, node.types)
+    if node.provider in (CPU, CUDA) and node.op_type in REPLACE and knowledge.status in _DRAWING:
+        return replace(knowledge, remedy=f"{_RESTART} {knowledge.remedy}")
     duplicates = None if node.attributes is None else node.attributes.get("duplicates")
     if not isinstance(duplicates, bool) or node.attributes is None or node.provider not in (CPU, CUDA):
         return knowledge
@@ -50,6 +53,11 @@ def known(node: Node) -> Knowledge:
     return replace(knowledge, status=OperatorStatus.NONDETERMINISTIC, basis=Basis.EVIDENCE, reason=_DUPLICATES)
 
 
+_DRAWING = frozenset({OperatorStatus.STATEFUL, OperatorStatus.UNKNOWN})
+_RESTART = (
+    "Use random_ops='restart': every run then starts from the seed, so that equal calls give equal bytes (with other "
+    "numbers than ONNX Runtime draws). Or:"
+)
 _DUPLICATES = (
     "Its constant indices hold duplicate indices, undefined in ONNX: the last writer wins, and nothing says which one "
     "that is."

@@ -44,6 +44,12 @@ class Place:
     function: FunctionName | None
     """The function whose body it belongs to."""
 
+    @property
+    def label(self) -> str:
+        """What it stands inside of and its name, else operator and position, for people: ``loop1/body: Scatter_3``."""
+        own = self.node.name or f"{self.node.op_type} #{self.index}"
+        return f"{'/'.join(self.path)}: {own}" if self.path else own
+
 
 def load(path: str | None, data: bytes | None) -> onnx.ModelProto | None:
     """Return a model without its external data; None where it is not an ONNX model in the binary form.
@@ -127,6 +133,33 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
         elif attribute.type == onnx.AttributeProto.GRAPHS:
             for number, graph in enumerate(attribute.graphs):
                 yield f"{attribute.name}[{number}]", graph
+
+
+def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield the tensors whose values lie in files of their own, in any graph or function."""
+    tensors = [_tensors_of_graph(model.graph), *(_tensors_of_nodes(function.node) for function in model.functions)]
+    for group in tensors:
+        for tensor in group:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                yield tensor
+
+
+def _tensors_of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield sparse.values
+        yield sparse.indices
+    yield from _tensors_of_nodes(graph.node)
+
+
+def _tensors_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+        for _, inner in subgraphs(node):
+            yield from _tensors_of_graph(inner)
 
 
 def _flags(graph: onnx.GraphProto) -> dict[str, bool]:

@@ -27,7 +27,6 @@ PLACEMENTS = ("cpu", "off")
 SINCE = (1, 30)
 """First ONNX Runtime that moves nodes by name."""
 NAME_BASED, ANNOTATED = "session.name_based_layer_assignment", "session.layer_assignment_settings"
-EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 
 _MARK = "__ortlock_placed_"
 _THREADS = "intra_op_num_threads"
@@ -63,8 +62,6 @@ class Placement:
     """By the number in their mark."""
     mark: str
     """What the names of the moved nodes hold, and no others."""
-    folder: str | None
-    """Where external weights are, for a model that was a file."""
     one_thread: bool
     """A moved node is right and deterministic with ``intra_op_num_threads`` 1 only."""
 
@@ -80,12 +77,9 @@ class Placement:
 
     def entries(self, own: str | None) -> dict[str, str]:
         """Return the session's configuration entries; ``own`` is the caller's name-based assignment."""
-        found = {}
-        if self.moves:
-            found[NAME_BASED] = "; ".join(filter(None, ((own or "").rstrip("; "), f"cpu({self.mark})")))
-        if self.folder is not None:
-            found[EXTERNAL_FOLDER] = self.folder
-        return found
+        if not self.moves:
+            return {}
+        return {NAME_BASED: "; ".join(filter(None, ((own or "").rstrip("; "), f"cpu({self.mark})")))}
 
 
 def resolve_placement(text: str | None, mode: Mode) -> bool:
@@ -103,12 +97,13 @@ def resolve_placement(text: str | None, mode: Mode) -> bool:
     return text == "cpu"
 
 
-def place(path: str | None, data: bytes | None) -> Placement | None:
+def place(path: str | None, data: bytes | None, folder: str | None = None) -> Placement | None:
     """Return the model with the nodes placed; None where no node needs it or the model cannot be read.
 
     Args:
         path: the model's file, or None.
         data: the model's bytes, or None.
+        folder: where external weights are, for bytes.
     """
     model = load(path, data)
     if model is None:
@@ -140,10 +135,11 @@ def place(path: str | None, data: bytes | None) -> Placement | None:
         return None
     rewritten = {number for number, one in enumerate(placed) if one.action is Action.REWRITTEN}
     apply(model, mark, rewritten, widened)
-    folder = None if data is not None or path is None else str(Path(path).absolute().parent)
+    if data is None and path is not None:
+        folder = str(Path(path).absolute().parent)
     if folder is not None:
         take_in_small_weights(model, folder)
-    return Placement(model.SerializeToString(), tuple(placed), mark, folder, one_thread)
+    return Placement(model.SerializeToString(), tuple(placed), mark, one_thread)
 
 
 def way_out(proto: onnx.NodeProto, node: Node, opset: int) -> Action | None:

@@ -7,6 +7,7 @@ from ortlock.report.model import (
     LockFacts,
     ModelIdentity,
     PlacedFacts,
+    RandomFacts,
     Reason,
     ReproducibilityReport,
     ScopeClaim,
@@ -23,6 +24,7 @@ __all__ = [
     "LockFacts",
     "ModelIdentity",
     "PlacedFacts",
+    "RandomFacts",
     "Reason",
     "ReproducibilityReport",
     "ScopeClaim",
@@ -57,6 +59,7 @@ def build(facts: Facts, model: ModelIdentity, environment: dict[str, object]) ->
         events=facts.events,
         lockfile=facts.lock,
         placed=facts.placed,
+        random=facts.random,
         book=native.book(),
         lanes=facts.lanes,
     )

@@ -58,6 +58,10 @@ def _sections(report: ReproducibilityReport) -> Iterator[str]:
         yield "## Lanes"
         yield ""
         yield f"{lanes_line(report.lanes)}."
+    if report.random.restarted:
+        yield "## Random operators"
+        yield ""
+        yield f"Each run starts from the seed: {', '.join(report.random.restarted)}."
         yield ""
     if report.plans:
         yield "## cuDNN's choices"

@@ -140,6 +140,16 @@ class LaneFacts:
     """Runs that memory was too short for beside others and that were repeated alone."""
 
 
+@dataclass(frozen=True, slots=True)
+class RandomFacts:
+    """What was done with operators that draw at random."""
+
+    random_ops: str = "error"
+    """``error``: nothing; ``restart``: each run draws the same numbers."""
+    restarted: tuple[str, ...] = ()
+    """The nodes of the model that start anew in each run."""
+
+
 @dataclass(frozen=True)
 class ReproducibilityReport:
     """Whether a session gives the same bits, why, and in which environment."""
@@ -164,6 +174,7 @@ class ReproducibilityReport:
     events: tuple[Event, ...]
     lockfile: LockFacts | None
     placed: tuple[PlacedFacts, ...]
+    random: RandomFacts
     book: BookStatistics
     """The plan book of the process, all sessions together."""
     lanes: LaneFacts | None = None
@@ -218,6 +229,7 @@ class ReproducibilityReport:
             "events": [_plain(asdict(event)) for event in self.events],
             "lockfile": None if self.lockfile is None else asdict(self.lockfile),
             "placed": [asdict(placed) for placed in self.placed],
+            "random": _plain(asdict(self.random)),
             "book": asdict(self.book),
             "lanes": None if self.lanes is None else _plain(asdict(self.lanes)),
         }

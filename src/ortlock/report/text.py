@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ortlock.native import PlanRecord
-from ortlock.report.model import LaneFacts, LockFacts, PlacedFacts, ReproducibilityReport, Status
+from ortlock.report.model import LaneFacts, LockFacts, PlacedFacts, RandomFacts, ReproducibilityReport, Status
 from ortlock.settings import Origin, SettingState
 
 _LISTED = 12
@@ -64,6 +64,13 @@ def lanes_line(lanes: LaneFacts) -> str:
     return f"{text}, {lanes.replaced} replaced, {lanes.retried} runs repeated alone"
 
 
+def random_line(random: RandomFacts) -> str:
+    """Return in one line which nodes draw the same numbers in each run."""
+    names = ", ".join(random.restarted[:_LISTED])
+    more = len(random.restarted) - _LISTED
+    return f"random operators: start from their seed in each run: {names}" + (f" and {more} more" if more > 0 else "")
+
+
 def environment_line(report: ReproducibilityReport) -> str:
     """Return the versions that decide about the bits in one line."""
     values = report.environment
@@ -109,6 +116,8 @@ def _lines(report: ReproducibilityReport) -> Iterator[str]:
         yield f"lanes: {lanes_line(report.lanes)}"
     if report.lockfile is not None:
         yield f"lockfile: {lockfile_line(report.lockfile)}"
+    if report.random.restarted:
+        yield random_line(report.random)
     for plan in report.plans[:_LISTED]:
         yield f"  {plan_line(plan)}"
     if len(report.plans) + report.dropped > _LISTED:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ortlock.native import CANNOT_BE_MADE, NOTHING_DETERMINISTIC, InterposerState, SessionRecords
 from ortlock.operators import Finding, NodeList, OperatorStatus
 from ortlock.operators.knowledge import CPU, CUDA, Basis
 from ortlock.policy import Mode
-from ortlock.report.model import Event, LaneFacts, LockFacts, PlacedFacts, Reason, ScopeClaim, Status, Verdict
+from ortlock.report.model import (
+    Event,
+    LaneFacts,
+    LockFacts,
+    PlacedFacts,
+    RandomFacts,
+    Reason,
+    ScopeClaim,
+    Status,
+    Verdict,
+)
 from ortlock.settings import Origin, SettingState
 
 SCOPES = ("run", "session", "process", "machine")
@@ -36,6 +46,7 @@ class Facts:
     lock: LockFacts | None = None
     placed: tuple[PlacedFacts, ...] = ()
     lanes: LaneFacts | None = None
+    random: RandomFacts = field(default_factory=RandomFacts)
 
 
 def claims(facts: Facts) -> tuple[ScopeClaim, ...]:

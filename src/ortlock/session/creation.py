@@ -18,7 +18,6 @@ from ortlock.errors import NotReproducibleError
 from ortlock.lanes import forks
 from ortlock.lanes.choice import LanePlan, choose, with_options
 from ortlock.lanes.lane import Make
-from ortlock.placement import Placement
 from ortlock.policy import Mode
 from ortlock.report.model import Status
 from ortlock.session import options as session_options
@@ -26,10 +25,9 @@ from ortlock.session import placing
 from ortlock.session.facts import gather, model_identity, unmet
 from ortlock.session.guard import FALLBACK_OFF, Guard, check_interposer, missing_cuda
 from ortlock.session.lanes import establish
+from ortlock.session.placing import Substitute
+from ortlock.session.random_ops import RandomOps, Stock, restart
 from ortlock.settings import CPU, CUDA, Kind, Origin, Resolution, SettingState, normalise, resolve
-
-Stock = Callable[[Any, Any], None]
-"""ONNX Runtime's own creation: providers and provider options in; a session bound to the object, or an error, out."""
 
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
@@ -64,6 +62,8 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
     guard.source = (session._model_path, session._model_bytes)
     if guard.mode is Mode.STRICT:
         session._enable_fallback = False
+    if guard.random_ops is RandomOps.RESTART and guard.restarted is None:
+        guard.restarted = restart(*guard.source)
     caller = session._sess_options
     options = caller or C.get_default_session_options()
     asked = _asked(providers, provider_options)
@@ -85,12 +85,12 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
         plan = _plan(guard, options, asked)
         plan = replace(plan, resolution=placing.prepare(guard, plan.options, plan.names, plan.resolution))
         lanes = _lanes(guard, options, asked)
-        make = _maker(plan, caller, asked, providers, provider_options, guard.placement)
+        make = _maker(plan, caller, asked, providers, provider_options, placing.substitute(guard))
         if asked:
             pinned = _pinned(plan, asked)
             providers, provider_options = pinned if lanes is None else lanes.providers(pinned), None
-        with _environment(plan.resolution.environment), placing.model_of(session, guard.placement):
-            _make(session, plan, caller, lambda: stock(providers, provider_options))
+        with _environment(plan.resolution.environment):
+            _make(session, plan, caller, placing.substitute(guard), lambda: stock(providers, provider_options))
     except (ValueError, RuntimeError) as error:
         if guard.mode is Mode.STRICT and not guard.ready and any(name != CPU for name, _ in asked):
             error.add_note(f"ortlock: {FALLBACK_OFF}")
@@ -123,14 +123,14 @@ def _maker(
     asked: list[tuple[str, dict[str, str]]],
     providers: Any,
     provider_options: Any,
-    placement: Placement | None,
+    substitute: Substitute | None,
 ) -> Make:
     """Return what makes another session as this one is made. It keeps neither the session nor its guard."""
 
     def make(target: Any, stock: Stock, more: dict[str, str]) -> None:
         names, options = (with_options(_pinned(plan, asked), more), None) if asked else (providers, provider_options)
-        with _environment(plan.resolution.environment), placing.model_of(target, placement):
-            _make(target, plan, caller, lambda: stock(names, options))
+        with _environment(plan.resolution.environment):
+            _make(target, plan, caller, substitute, lambda: stock(names, options))
 
     return make
 
@@ -138,8 +138,9 @@ def _maker(
 def _unpinned(session: Any, guard: Guard, stock: Callable[[], None]) -> None:
     """Pass on arguments that are not understood here: ONNX Runtime refuses them, or is newer and takes them."""
     previous = native.enter(guard.number)
+    substitute = placing.substitute(guard)
     try:
-        stock()
+        (stock if substitute is None else substitute.read_by(session, stock))()
     finally:
         native.leave(previous)
     registered = session.get_provider_options()
@@ -195,7 +196,7 @@ def _plan(guard: Guard, options: Any, asked: list[tuple[str, dict[str, str]]]) -
     return plan
 
 
-def _make(session: Any, plan: _Plan, caller: Any, stock: Callable[[], None]) -> None:
+def _make(session: Any, plan: _Plan, caller: Any, substitute: Substitute | None, stock: Callable[[], None]) -> None:
     """Let ONNX Runtime make the session, with the pinned options in place of the caller's."""
     options, attributes, entries = plan.options, plan.resolution.attributes, dict(plan.resolution.config_entries)
     if (
@@ -203,6 +204,9 @@ def _make(session: Any, plan: _Plan, caller: Any, stock: Callable[[], None]) -> 
         and session_options.config_entry(options, _RECORD_ASSIGNMENT) is None
     ):
         entries[_RECORD_ASSIGNMENT] = "1"
+    if substitute is not None:
+        entries |= substitute.entries(options)
+        stock = substitute.read_by(session, stock)
     # ONNX Runtime hands out its default options as a new object each time.
     copied = session_options.pinned_copy(options, attributes, entries, fresh=caller is None)
     if copied is not None:
@@ -218,6 +222,8 @@ def _make(session: Any, plan: _Plan, caller: Any, stock: Callable[[], None]) -> 
             raise
         else:
             return
+    if substitute is not None:
+        substitute.check(entries)
     with session_options.borrowed(options, attributes, entries):
         session._sess_options = options
         try:

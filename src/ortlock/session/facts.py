@@ -11,7 +11,7 @@ from ortlock import native
 from ortlock.environment import environment
 from ortlock.errors import NotReproducibleError
 from ortlock.operators import judge, nodes_of_session
-from ortlock.report import Facts, ModelIdentity, ReproducibilityReport, Status, build, claims
+from ortlock.report import Facts, ModelIdentity, RandomFacts, ReproducibilityReport, Status, build, claims
 from ortlock.session.placing import named_by, placed_facts
 from ortlock.settings import CUDA
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def gather(session: Any, guard: Guard) -> Facts:
     """Return what is known of ``session`` now. The nodes are read once for each time ONNX Runtime makes it."""
     if guard.nodes is None:
-        guard.nodes = nodes_of_session(session, session._model_path, session._model_bytes, named_by(guard.placement))
+        guard.nodes = nodes_of_session(session, *guard.loaded, named_by(guard.placement))
     records = native.records(guard.number)
     return Facts(
         mode=guard.mode,
@@ -37,6 +37,7 @@ def gather(session: Any, guard: Guard) -> Facts:
         lock=guard.lock.facts(records) if guard.lock is not None else None,
         placed=placed_facts(guard.placement, guard.costs),
         lanes=guard.lanes.facts() if guard.lanes is not None else None,
+        random=RandomFacts(str(guard.random_ops), guard.restarted.nodes if guard.restarted is not None else ()),
     )
 
 

@@ -26,6 +26,7 @@ from ortlock.operators import NodeList, nodes_with_weights
 from ortlock.policy import Mode
 from ortlock.report import Event, Facts, ModelIdentity, Status
 from ortlock.session.facts import unmet
+from ortlock.session.random_ops import RandomOps, Restarted
 from ortlock.settings import CUDA, SettingState
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Guard:
         request: LaneRequest | None = None,
         *,
         places: bool = False,
+        random_ops: RandomOps = RandomOps.ERROR,
     ) -> None:
         self.mode = mode
         self.lock = lock
@@ -69,6 +71,9 @@ class Guard:
         """What was done about them in the session that ONNX Runtime made last."""
         self.costs: tuple[NodeCost, ...] = ()
         """What the placed nodes cost, as far as it was measured."""
+        self.random_ops = random_ops
+        self.restarted: Restarted | None = None
+        """The model with its random operators replaced, where that was asked for and it has some."""
         self.number = native.open_session(mode)
         """The session's token of the native extension, closed with the last reference to this object."""
         self.finish = weakref.finalize(self, _close, self.number, lock)
@@ -94,6 +99,11 @@ class Guard:
         self._failures: set[native.PlanFailure] = set()
         self._refused_nodes: dict[str, native.PlanFailure] = {}
         self._lock = threading.Lock()
+
+    @property
+    def loaded(self) -> tuple[str | None, bytes | None]:
+        """Path and bytes of the model that ONNX Runtime was given."""
+        return self.source if self.restarted is None else (None, self.restarted.data)
 
     @property
     def events(self) -> tuple[Event, ...]:

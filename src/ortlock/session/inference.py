@@ -21,6 +21,7 @@ from ortlock.session.guard import FALLBACK_OFF, Guard
 from ortlock.session.lanes import check_open, close, move, retire_forked
 from ortlock.session.lock import SessionLock, lock_request
 from ortlock.session.placing import measure_placement
+from ortlock.session.random_ops import random_request
 
 if TYPE_CHECKING:
     from ortlock.report import ReproducibilityReport
@@ -44,16 +45,23 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
             what is missing, ``update`` chooses everything anew and writes that down.
         placement: ``cpu`` runs nodes that have no deterministic CUDA kernel on the CPU provider, or rewrites them to
             standard operators, in a copy of the model in memory; ``off`` leaves them. None: ``cpu`` in strict only.
+        random_ops: ``error`` (the default) leaves operators that draw at random (RandomNormal, RandomUniform, their
+            Like forms, Bernoulli, Multinomial, Dropout in training mode) as they are: each run goes on with the
+            sequence, so strict refuses them and pin reports them. ``restart`` starts every run from the seed, so that
+            equal calls give equal bytes: in memory the nodes become a generator without a state, whose numbers are not
+            the ones that ONNX Runtime draws. A node without a seed gets one from its position in the model.
         lanes: how many runs may go on at a time, each on a lane with a session, a stream and an arena of its own
             (docs/threads.md); further ones wait for their turn. 1 is exactly serial. None: on CUDA
             ``ortlock.lanes.choice.DEFAULT_LANES``, on the CPU no lanes, as threads are safe there.
         stream_priority: ``normal`` or ``high``, of the lanes' CUDA streams.
 
     Raises:
-        ValueError: ``mode``, ``lock_mode`` or ``placement`` names none, or ``lanes`` is no number of lanes.
+        ValueError: ``mode``, ``lock_mode``, ``placement`` or ``random_ops`` names none or does not go with the mode,
+            or ``lanes`` is no number of lanes.
         DeviceLostError: the CUDA context of this process is lost.
         LockfileError: the lockfile is not there to replay, is damaged, or is for another model.
-        NotReproducibleError: in strict, where it is known already that the bits cannot be promised.
+        NotReproducibleError: in strict, where it is known already that the bits cannot be promised; with
+            ``random_ops="restart"`` in every mode, where a node that draws at random cannot be made to start anew.
         Exception: everything that the original raises, unchanged.
 
     Warns:
@@ -74,15 +82,20 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         lockfile: str | os.PathLike[str] | None = None,
         lock_mode: str | None = None,
         placement: str | None = None,
+        random_ops: str = "error",
         lanes: int | None = None,
         stream_priority: str = "normal",
         **kwargs: Any,
     ) -> None:
         chosen = resolve_mode(mode)
         request = lock_request(lockfile, lock_mode, chosen)
-        lock = SessionLock(request) if request is not None else None
-        wanted = lane_request(lanes, stream_priority, chosen)
-        guard = Guard(chosen, lock, wanted, places=resolve_placement(placement, chosen))
+        guard = Guard(
+            chosen,
+            SessionLock(request) if request is not None else None,
+            lane_request(lanes, stream_priority, chosen),
+            places=resolve_placement(placement, chosen),
+            random_ops=random_request(random_ops, chosen),
+        )
         if guard.mode is Mode.STRICT and int(kwargs.get("enable_fallback", 0)) == 1:
             raise _fallback_refused("enable_fallback=1")
         guard.keywords = {name: kwargs[name] for name in ("disabled_optimizers",) if name in kwargs}

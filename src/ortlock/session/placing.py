@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
@@ -12,10 +12,11 @@ import onnxruntime
 from ortlock.errors import NotReproducibleError
 from ortlock.operators.graph import Named, Node
 from ortlock.placement import Action, NodeCost, Placement, measure, place
-from ortlock.placement.decide import ANNOTATED, EXTERNAL_FOLDER, NAME_BASED, SINCE
+from ortlock.placement.decide import ANNOTATED, NAME_BASED, SINCE
 from ortlock.policy import Mode
 from ortlock.report import PlacedFacts
 from ortlock.session import options as session_options
+from ortlock.session.random_ops import EXTERNAL_FOLDER
 from ortlock.settings import CUDA, Origin, Resolution, parse_version
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def prepare(guard: Guard, options: Any, providers: Sequence[str], resolution: Re
     guard.placement, guard.costs = None, ()
     if not guard.places or not providers or providers[0] != CUDA:
         return resolution
-    placement = place(*guard.source)
+    placement = place(*guard.loaded, guard.restarted.folder if guard.restarted is not None else None)
     if placement is None:
         return resolution
     if placement.moves and (problem := _cannot_move(placement, options)):
@@ -43,8 +44,6 @@ def prepare(guard: Guard, options: Any, providers: Sequence[str], resolution: Re
         return resolution
     guard.placement = placement
     entries = placement.entries(session_options.config_entry(options, NAME_BASED))
-    if session_options.config_entry(options, EXTERNAL_FOLDER) is not None:
-        entries.pop(EXTERNAL_FOLDER, None)
     resolution = replace(resolution, config_entries={**resolution.config_entries, **entries})
     return _one_thread(resolution) if placement.one_thread else resolution
 
@@ -74,18 +73,57 @@ def _one_thread(resolution: Resolution) -> Resolution:
     return resolution
 
 
-@contextmanager
-def model_of(session: Any, placement: Placement | None) -> Iterator[None]:
-    """Let ONNX Runtime read the copy of the model inside the block."""
+@dataclass(frozen=True, slots=True)
+class Substitute:
+    """The model that ONNX Runtime reads in place of the caller's."""
+
+    data: bytes
+    folder: str | None
+    """Where external data of it is; None where the caller has said, or there is none."""
+
+    def read_by(self, session: Any, stock: Callable[[], None]) -> Callable[[], None]:
+        """Return ``stock`` as it reads this model; the session keeps the caller's path and bytes."""
+
+        def create() -> None:
+            before = session._model_path, session._model_bytes
+            session._model_path, session._model_bytes = None, self.data
+            try:
+                stock()
+            finally:
+                session._model_path, session._model_bytes = before
+
+        return create
+
+    def entries(self, options: Any) -> dict[str, str]:
+        """Return the configuration entries that it needs and ``options`` lack."""
+        if self.folder is None or session_options.config_entry(options, EXTERNAL_FOLDER) is not None:
+            return {}
+        return {EXTERNAL_FOLDER: self.folder}
+
+    def check(self, entries: Mapping[str, str]) -> None:
+        """Refuse to go on where ``entries`` would have to go into the caller's own options, from where nothing can be
+        taken back.
+
+        Raises:
+            NotReproducibleError: the model's external data would not be found.
+        """
+        if EXTERNAL_FOLDER in entries:
+            raise NotReproducibleError(
+                "sess_options",
+                "the copy of the model needs an entry in them for its external data, and they hold custom-op "
+                "libraries or providers, so they cannot be copied.",
+                f"Set it: sess_options.add_session_config_entry({EXTERNAL_FOLDER!r}, {entries[EXTERNAL_FOLDER]!r}).",
+            )
+
+
+def substitute(guard: Guard) -> Substitute | None:
+    """Return the model with its nodes placed and its random operators restarted; None for the caller's own."""
+    restarted, placement = guard.restarted, guard.placement
     if placement is None:
-        yield
-        return
-    path, data = session._model_path, session._model_bytes
-    session._model_path, session._model_bytes = None, placement.model
-    try:
-        yield
-    finally:
-        session._model_path, session._model_bytes = path, data
+        return None if restarted is None else Substitute(restarted.data, restarted.folder)
+    path, data = guard.source
+    folder = None if path is None or data is not None else str(Path(path).absolute().parent)
+    return Substitute(placement.model, folder)
 
 
 def named_by(placement: Placement | None) -> Named | None:
