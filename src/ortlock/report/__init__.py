@@ -4,6 +4,7 @@ from ortlock import native
 from ortlock.report.model import (
     Event,
     LockFacts,
+    Measured,
     ModelIdentity,
     Reason,
     ReproducibilityReport,
@@ -18,6 +19,7 @@ __all__ = [
     "Event",
     "Facts",
     "LockFacts",
+    "Measured",
     "ModelIdentity",
     "Reason",
     "ReproducibilityReport",
@@ -53,4 +55,5 @@ def build(facts: Facts, model: ModelIdentity, environment: dict[str, object]) ->
         events=facts.events,
         lockfile=facts.lock,
         book=native.book(),
+        evidence=facts.evidence,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from ortlock.native import BookStatistics, InterposerState, PlanFailure, PlanRecord
 from ortlock.operators.findings import Finding
@@ -100,6 +100,22 @@ class LockFacts:
     """Choices that this session has written to the file."""
 
 
+class Measured(Protocol):
+    """What :meth:`ortlock.ReproducibleSession.verify` has found (``ortlock.verify.Evidence``)."""
+
+    @property
+    def status(self) -> Status: ...
+
+    @property
+    def when(self) -> str: ...
+
+    def summary(self) -> str:
+        """Return it in one line."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+
+
 @dataclass(frozen=True)
 class ReproducibilityReport:
     """Whether a session gives the same bits, why, and in which environment."""
@@ -125,6 +141,8 @@ class ReproducibilityReport:
     lockfile: LockFacts | None
     book: BookStatistics
     """The plan book of the process, all sessions together."""
+    evidence: tuple[Measured, ...] = ()
+    """What ``session.verify()`` has found, in order."""
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -175,6 +193,7 @@ class ReproducibilityReport:
             "events": [_plain(asdict(event)) for event in self.events],
             "lockfile": None if self.lockfile is None else asdict(self.lockfile),
             "book": asdict(self.book),
+            "evidence": [measured.to_dict() for measured in self.evidence],
         }
 
     def __str__(self) -> str:

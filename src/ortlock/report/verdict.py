@@ -9,7 +9,7 @@ from ortlock.native import CANNOT_BE_MADE, NOTHING_DETERMINISTIC, InterposerStat
 from ortlock.operators import Finding, NodeList, OperatorStatus
 from ortlock.operators.knowledge import CPU, CUDA, Basis
 from ortlock.policy import Mode
-from ortlock.report.model import Event, LockFacts, Reason, ScopeClaim, Status, Verdict
+from ortlock.report.model import Event, LockFacts, Measured, Reason, ScopeClaim, Status, Verdict
 from ortlock.settings import Origin, SettingState
 
 SCOPES = ("run", "session", "process", "machine")
@@ -34,6 +34,7 @@ class Facts:
     records: SessionRecords
     events: tuple[Event, ...]
     lock: LockFacts | None = None
+    evidence: tuple[Measured, ...] = ()
 
 
 def claims(facts: Facts) -> tuple[ScopeClaim, ...]:
@@ -44,6 +45,7 @@ def claims(facts: Facts) -> tuple[ScopeClaim, ...]:
         *_operator_reasons(facts),
         *_setting_reasons(facts),
         *_cudnn_reasons(facts),
+        *(_reason_of_evidence(measured) for measured in facts.evidence),
     ]
     bases = {finding.basis for finding in facts.findings}
     basis = Basis.EVIDENCE if Basis.EVIDENCE in bases else Basis.CONSTRUCTION
@@ -70,6 +72,13 @@ def _claim(scope: str, reasons: Sequence[Reason], basis: Basis) -> ScopeClaim:
 
 def _reason_of_event(event: Event) -> Reason:
     return Reason(event.code, "session", event.text, None, event.status)
+
+
+def _reason_of_evidence(measured: Measured) -> Reason:
+    """A difference violates the claim; that none was seen proves nothing, and is told beside it."""
+    status = Status.VIOLATED if measured.status is Status.VIOLATED else Status.HOLDS
+    code = "evidence-differs" if status is Status.VIOLATED else "evidence"
+    return Reason(code, "verify", f"Measured {measured.when}: {measured.summary()}.", None, status)
 
 
 def _provider_reasons(facts: Facts) -> list[Reason]:

@@ -34,6 +34,7 @@ def gather(session: Any, guard: Guard) -> Facts:
         records=records,
         events=guard.events,
         lock=guard.lock.facts(records) if guard.lock is not None else None,
+        evidence=tuple(guard.evidence),
     )
 
 

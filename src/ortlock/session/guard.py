@@ -23,7 +23,7 @@ from ortlock import native
 from ortlock.errors import LockfileError, NotReproducibleError, ReproducibilityWarning
 from ortlock.operators import NodeList, nodes_with_weights
 from ortlock.policy import Mode
-from ortlock.report import Event, Facts, ModelIdentity, Status
+from ortlock.report import Event, Facts, Measured, ModelIdentity, Status
 from ortlock.session.facts import unmet
 from ortlock.settings import CUDA, SettingState
 
@@ -66,6 +66,8 @@ class Guard:
         self.model: ModelIdentity | None = None
         self.facts: Facts | None = None
         """Strict: what was known when the session was made."""
+        self.evidence: list[Measured] = []
+        """What verify() has found."""
         self._events: dict[str, Event] = {}
         self._told: set[str] = set()
         self._failures: set[native.PlanFailure] = set()

@@ -18,7 +18,13 @@ from ortlock.session.guard import FALLBACK_OFF, Guard
 from ortlock.session.lock import SessionLock, lock_request
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ortlock.localise import Localised
     from ortlock.report import ReproducibilityReport
+    from ortlock.verify import Evidence
+    from ortlock.verify.sessions import HowToVerify
+    from ortlock.verify.subject import Feed
 
 # Bound once: these run at every run().
 _enter, _leave = native.enter, native.leave
@@ -112,6 +118,40 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
                 "pass the output_names that the run was given."
             )
         return digest(outputs, names)
+
+    def verify(self, inputs: Feed | Sequence[Feed], **how: Unpack[HowToVerify]) -> Evidence:
+        """Run new sessions like this one under stress, on these inputs, and compare all outputs bit by bit.
+
+        What is found also goes into :meth:`report`. The reference is what this session gives.
+
+        Args:
+            inputs: one set of inputs by name, or several, e.g. of several shapes.
+            how: ``runs`` under each stress (20 unless given), ``seconds`` for all, ``threads`` that share a session,
+                ``stresses`` by name (``ortlock.verify.NAMES``), ``early_stop`` at the first difference (True),
+                ``progress``, called after each step.
+
+        Raises:
+            ValueError: there are no inputs, or a stress is not known.
+            Exception: what a run raises that should not fail.
+        """
+        from ortlock.verify.sessions import verify_session
+
+        return verify_session(self, inputs, **how)
+
+    def localise(self, inputs: Feed, *, runs: int = 4, sessions: int = 2) -> Localised:
+        """Find the first node whose output differs from run to run, in new sessions like this one.
+
+        Args:
+            inputs: one set of inputs by name.
+            runs: runs of each session.
+            sessions: new sessions.
+
+        Raises:
+            GraphError: the model's graph cannot be read.
+        """
+        from ortlock.verify.sessions import localise_session
+
+        return localise_session(self, inputs, runs=runs, sessions=sessions)
 
     def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
         """Compute the predictions, as in the original.

@@ -1,0 +1,174 @@
+"""``ortlock verify MODEL``: run it under stress and compare all outputs bit by bit."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ortlock.cli.errors import CommandError, cannot_load, readable_model
+from ortlock.cli.feeds import chosen_feeds, input_options
+from ortlock.cli.inputs import Feed, input_specs
+from ortlock.cli.options import (
+    BAD_INPUT,
+    DOES_NOT_HOLD,
+    HOLDS,
+    choose_providers,
+    json_option,
+    nothing_but_json,
+    progress,
+    provider_option,
+    same_provider,
+    show_json,
+    show_table,
+)
+from ortlock.errors import OrtlockError
+
+if TYPE_CHECKING:
+    from ortlock.verify import Evidence
+    from ortlock.verify.golden import GoldenResult
+
+
+@click.command("verify")
+@click.argument("model", type=click.Path(path_type=Path))
+@provider_option
+@input_options
+@click.option("--mode", type=click.Choice(("observe", "pin", "strict")), help="Default: ORTLOCK_MODE, else pin.")
+@click.option("--lock", type=click.Path(path_type=Path), help="Replay this lockfile, and check its golden digests.")
+@click.option("--golden", is_flag=True, help="Write golden digests to the lockfile instead of checking them.")
+@click.option("--runs", type=click.IntRange(1), help="Runs under each stress.  [default: 20 without --seconds]")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds for all stresses together.")
+@click.option("--threads", type=click.IntRange(1), default=4, show_default=True, help="Threads that share a session.")
+@click.option("--stress", multiple=True, metavar="NAME", help="Only this kind of stress; may be repeated.")
+@click.option("--keep-going", is_flag=True, help="Do not end at the first difference.")
+@json_option
+def command(
+    model: Path,
+    provider: str,
+    inputs: tuple[Path, ...],
+    seed: int,
+    dim: tuple[str, ...],
+    shapes: str,
+    mode: str | None,
+    lock: Path | None,
+    golden: bool,
+    runs: int | None,
+    seconds: float | None,
+    threads: int,
+    stress: tuple[str, ...],
+    keep_going: bool,
+    as_json: bool,
+) -> int:
+    """Run MODEL again and again, in new sessions and processes, on threads, in short and poisoned memory and beside
+    other work, compare all outputs bit by bit, and name the node where they differ.
+
+    Exit status 0: no output differed, and all are the golden ones if there are some to check; 1: one differed; 2: it
+    cannot be told.
+    """
+    from ortlock.report.model import Status
+    from ortlock.verify.golden import check_golden, write_golden
+
+    path = str(readable_model(model))
+    if golden and lock is None:
+        raise CommandError("--golden writes to a lockfile; give --lock FILE too.")
+    with nothing_but_json(as_json), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = _session(path, choose_providers(provider), mode, lock, golden)
+        feeds = chosen_feeds(input_specs(session), inputs, seed, dim, shapes)
+        first = session.get_providers()[0]
+        with progress(as_json) as bar:
+            task = bar.add_task("verifying", total=None)
+
+            def advance(name: str, done: int, total: int) -> None:
+                bar.update(task, description=name, completed=done, total=total or None)
+
+            evidence = _verified(
+                session,
+                model,
+                feeds,
+                runs=runs,
+                seconds=seconds,
+                threads=threads,
+                stresses=stress or None,
+                early_stop=not keep_going,
+                progress=advance,
+            )
+        same_provider(session, first, "verify")
+        checked: list[GoldenResult] = []
+        written = 0
+        if golden and evidence.status is Status.HOLDS:
+            written = write_golden(session, feeds, evidence.outputs)
+        elif lock is not None and not golden:
+            checked = check_golden(session, feeds, evidence.outputs)
+        report = session.report()
+    if as_json:
+        show_json(
+            {
+                "model": str(model),
+                "provider": first,
+                "evidence": evidence.to_dict(),
+                "golden": [result.to_dict() for result in checked],
+                "golden_written": written,
+                "report": report.to_dict(),
+            }
+        )
+    else:
+        _show(model, first, evidence)
+        _tell_golden(lock, checked, written, golden)
+    statuses = {evidence.status, *(result.status for result in checked)}
+    if Status.VIOLATED in statuses:
+        return DOES_NOT_HOLD
+    return BAD_INPUT if Status.UNKNOWN in statuses else HOLDS
+
+
+def _session(path: str, providers: Sequence[str], mode: str | None, lock: Path | None, golden: bool) -> Any:
+    from ortlock import ReproducibleSession
+
+    lock_mode = None if lock is None else "record" if golden else "replay"
+    try:
+        return ReproducibleSession(path, providers=list(providers), mode=mode, lockfile=lock, lock_mode=lock_mode)
+    except (OrtlockError, ValueError):
+        raise
+    except Exception as error:
+        raise cannot_load(Path(path), error) from error
+
+
+def _verified(session: Any, model: Path, feeds: Sequence[Feed], **how: Any) -> Evidence:
+    try:
+        found: Evidence = session.verify(feeds, **how)
+        return found
+    except (OrtlockError, ValueError):
+        raise
+    except Exception as error:
+        cause = " ".join(str(error).split())
+        raise CommandError(f"{model}: does not run with these inputs: {cause}. See --shapes and --dim.") from error
+
+
+def _show(model: Path, provider: str, evidence: Evidence) -> None:
+    rows = [
+        (
+            stress.name,
+            stress.scope,
+            stress.runs or "not run",
+            stress.failed or "",
+            stress.distinct or "",
+            stress.status,
+            stress.note,
+        )
+        for stress in evidence.stresses
+    ]
+    title = f"{model.name} on {provider}: {len(evidence.inputs)} inputs, {evidence.seconds:.1f} s"
+    show_table(title, ("stress", "scope", "runs", "failed", "distinct", "status", "note"), rows)
+    print(f"{evidence.status}: {evidence.summary()}")
+    if evidence.localised is not None:
+        print(evidence.localised)
+
+
+def _tell_golden(lock: Path | None, checked: Sequence[GoldenResult], written: int, golden: bool) -> None:
+    if golden:
+        print(f"{lock}: {written} golden digests written" if written else f"{lock}: no golden digest written")
+    for result in checked:
+        print(f"golden {result.inputs[:15]}: {result.status}: {result.text}")

@@ -1,0 +1,12 @@
+"""Evidence: runs under stress, their digests compared bit by bit.
+
+``stresses`` are the ways to run, ``running`` runs them within a budget, ``processes`` and ``worker`` do it in new
+processes, ``device`` occupies and poisons device memory, ``subject`` is what is run and ``result`` what came of it.
+"""
+
+from ortlock.verify.result import Evidence, StressResult
+from ortlock.verify.running import Budget, verify
+from ortlock.verify.stresses import NAMES
+from ortlock.verify.subject import Subject
+
+__all__ = ["NAMES", "Budget", "Evidence", "StressResult", "Subject", "verify"]
