@@ -28,7 +28,9 @@ from ortlock.cli.options import (
 from ortlock.errors import OrtlockError
 
 if TYPE_CHECKING:
-    from ortlock.verify import Evidence
+    from rich.progress import Progress
+
+    from ortlock.verify import BatchClaim, Evidence
     from ortlock.verify.golden import GoldenResult
 
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds for all stresses together.")
 @click.option("--threads", type=click.IntRange(1), default=4, show_default=True, help="Threads that share a session.")
 @click.option("--stress", multiple=True, metavar="NAME", help="Only this kind of stress; may be repeated.")
+@click.option("--batch", is_flag=True, help="Also measure batch invariance: rows alone and in batches.")
 @click.option("--keep-going", is_flag=True, help="Do not end at the first difference.")
 @json_option
 def command(
@@ -59,14 +62,15 @@ def command(
     seconds: float | None,
     threads: int,
     stress: tuple[str, ...],
+    batch: bool,
     keep_going: bool,
     as_json: bool,
 ) -> int:
     """Run MODEL again and again, in new sessions and processes, on threads, in short and poisoned memory and beside
     other work, compare all outputs bit by bit, and name the node where they differ.
 
-    Exit status 0: no output differed, and all are the golden ones if there are some to check; 1: one differed; 2: it
-    cannot be told.
+    Exit status 0: no output differed, all are the golden ones if --lock asks for them, and rows are independent of
+    their batch if --batch asks for that; 1: one is not so; 2: it cannot be told.
     """
     from ortlock.report.model import Status
     from ortlock.verify.golden import check_golden, write_golden
@@ -96,6 +100,7 @@ def command(
                 early_stop=not keep_going,
                 progress=advance,
             )
+            claim = _batch(session, model, feeds[0], bar) if batch else None
         same_provider(session, first, "verify")
         checked: list[GoldenResult] = []
         written = 0
@@ -110,6 +115,7 @@ def command(
                 "model": str(model),
                 "provider": first,
                 "evidence": evidence.to_dict(),
+                "batch": None if claim is None else claim.to_dict(),
                 "golden": [result.to_dict() for result in checked],
                 "golden_written": written,
                 "report": report.to_dict(),
@@ -117,8 +123,12 @@ def command(
         )
     else:
         _show(model, first, evidence)
+        if claim is not None:
+            print(claim)
         _tell_golden(lock, checked, written, golden)
     statuses = {evidence.status, *(result.status for result in checked)}
+    if claim is not None:
+        statuses.add(claim.status)
     if Status.VIOLATED in statuses:
         return DOES_NOT_HOLD
     return BAD_INPUT if Status.UNKNOWN in statuses else HOLDS
@@ -145,6 +155,20 @@ def _verified(session: Any, model: Path, feeds: Sequence[Feed], **how: Any) -> E
     except Exception as error:
         cause = " ".join(str(error).split())
         raise CommandError(f"{model}: does not run with these inputs: {cause}. See --shapes and --dim.") from error
+
+
+def _batch(session: Any, model: Path, feed: Feed, bar: Progress) -> BatchClaim:
+    task = bar.add_task("batch invariance", total=None)
+    try:
+        found: BatchClaim = session.batch_invariance(
+            feed, progress=lambda done, total: bar.update(task, completed=done, total=total)
+        )
+        return found
+    except (OrtlockError, ValueError):
+        raise
+    except Exception as error:
+        cause = " ".join(str(error).split())
+        raise CommandError(f"{model}: does not run in batches of these inputs: {cause}. See --shapes.") from error
 
 
 def _show(model: Path, provider: str, evidence: Evidence) -> None:

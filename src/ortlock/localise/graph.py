@@ -115,6 +115,29 @@ class Graph:
             _fix(value, (shapes or {}).get(value.name))
         return bytes(model.SerializeToString())
 
+    def isolated(self, node: GraphNode, feed: Mapping[str, Any]) -> bytes:
+        """Return a model of one node alone, which takes what is in ``feed``, in any shape of that rank.
+
+        Args:
+            node: one of this graph's.
+            feed: arrays by name; what the node reads beside them must be constants of the model.
+        """
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        graph = model.graph
+        reads, proto = set(node.inputs) - set(feed), onnx.NodeProto()
+        proto.CopyFrom(self.proto(node))
+        constants = [onnx.TensorProto.FromString(t.SerializeToString()) for t in graph.initializer if t.name in reads]
+        graph.Clear()
+        graph.name = "node"
+        graph.node.append(proto)
+        graph.initializer.extend(constants)
+        for name, value in feed.items():
+            element = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+            graph.input.append(onnx.helper.make_tensor_value_info(name, element, [None] * value.ndim))
+        graph.output.append(onnx.ValueInfoProto(name=node.outputs[0]))
+        return bytes(model.SerializeToString())
+
 
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 

@@ -30,6 +30,8 @@ class Seen:
 
     type: str
     shape: tuple[int, ...] = ()
+    batch: int = 0
+    """Tensors of one batch were looked at in the same runs."""
     digests: list[set[str]] = field(default_factory=list)
     """By side."""
     difference: Difference | None = None
@@ -121,7 +123,7 @@ class Observer:
                 shape = tuple(value.shape) if isinstance(value, np.ndarray) else ()
                 element = element_type(self._types.get(name, ""))
                 element = _NUMPY_NAMES.get(element, element) or _type_of(value)
-                seen[name] = Seen(element, shape, [set() for _ in self._makers])
+                seen[name] = Seen(element, shape, self.batches, [set() for _ in self._makers])
                 first[name] = value
                 if isinstance(value, np.ndarray):
                     self._sizes[name] = value.nbytes

@@ -18,6 +18,9 @@ class Runner(Protocol):
     def get_outputs(self) -> Sequence[Any]:
         """Return the outputs' names, types and shapes, as ``onnxruntime.InferenceSession`` does."""
 
+    def get_inputs(self) -> Sequence[Any]:
+        """Return the inputs' names, types and shapes, in the same way."""
+
 
 class Maker(Protocol):
     """A way to make runners: one side of a comparison."""

@@ -142,7 +142,7 @@ def _confirm(
     """
     while True:
         inputs = [name for name in found.inputs if name in graph.producer and observer.observable(name)]
-        if all(name in latest for name in inputs):
+        if _together(latest, found, inputs):
             return found, True
         latest = observer.look([*inputs, *(name for name in found.outputs if observer.observable(name))])
         before = next((name for name in inputs if latest[name].differs), None)
@@ -150,9 +150,15 @@ def _confirm(
             if not any(_differs(latest, name) for name in found.outputs):
                 return found, False
             seen.update(latest)
-            return found, True
+            return found, _together(latest, found, inputs)
         seen.update({name: value for name, value in latest.items() if value.differs})
         found = graph.producer[before]
+
+
+def _together(latest: Mapping[str, Seen], node: GraphNode, inputs: Sequence[str]) -> bool:
+    """Return whether a node's inputs were looked at in the same runs as its differing output."""
+    batch = next(latest[name].batch for name in node.outputs if _differs(latest, name))
+    return all(name in latest and latest[name].batch == batch for name in inputs)
 
 
 def _describe(

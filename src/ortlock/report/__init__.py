@@ -2,6 +2,7 @@
 
 from ortlock import native
 from ortlock.report.model import (
+    Claimed,
     Event,
     LockFacts,
     Measured,
@@ -16,6 +17,7 @@ from ortlock.report.verdict import IMPORT_ORDER, Facts, claims, verdict
 
 __all__ = [
     "IMPORT_ORDER",
+    "Claimed",
     "Event",
     "Facts",
     "LockFacts",
@@ -56,4 +58,5 @@ def build(facts: Facts, model: ModelIdentity, environment: dict[str, object]) ->
         lockfile=facts.lock,
         book=native.book(),
         evidence=facts.evidence,
+        batch=facts.batch,
     )

@@ -97,6 +97,11 @@ def _sections(report: ReproducibilityReport) -> Iterator[str]:
         yield "## Evidence"
         yield ""
         yield from _table(("when", "status", "what"), ((m.when, m.status, m.summary()) for m in report.evidence))
+    if report.batch is not None:
+        yield "## Batch invariance"
+        yield ""
+        yield f"{_cell(report.batch.summary())}"
+        yield ""
     if report.events:
         yield "## Events"
         yield ""

@@ -100,20 +100,24 @@ class LockFacts:
     """Choices that this session has written to the file."""
 
 
-class Measured(Protocol):
-    """What :meth:`ortlock.ReproducibleSession.verify` has found (``ortlock.verify.Evidence``)."""
+class Claimed(Protocol):
+    """A claim that was measured: batch invariance (``ortlock.verify.BatchClaim``)."""
 
     @property
     def status(self) -> Status: ...
-
-    @property
-    def when(self) -> str: ...
 
     def summary(self) -> str:
         """Return it in one line."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
+
+
+class Measured(Claimed, Protocol):
+    """What :meth:`ortlock.ReproducibleSession.verify` has found (``ortlock.verify.Evidence``)."""
+
+    @property
+    def when(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,8 @@ class ReproducibilityReport:
     """The plan book of the process, all sessions together."""
     evidence: tuple[Measured, ...] = ()
     """What ``session.verify()`` has found, in order."""
+    batch: Claimed | None = None
+    """What ``session.batch_invariance()`` has found last; no part of the verdict."""
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -194,6 +200,7 @@ class ReproducibilityReport:
             "lockfile": None if self.lockfile is None else asdict(self.lockfile),
             "book": asdict(self.book),
             "evidence": [measured.to_dict() for measured in self.evidence],
+            "batch": None if self.batch is None else self.batch.to_dict(),
         }
 
     def __str__(self) -> str:

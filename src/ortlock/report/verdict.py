@@ -9,7 +9,7 @@ from ortlock.native import CANNOT_BE_MADE, NOTHING_DETERMINISTIC, InterposerStat
 from ortlock.operators import Finding, NodeList, OperatorStatus
 from ortlock.operators.knowledge import CPU, CUDA, Basis
 from ortlock.policy import Mode
-from ortlock.report.model import Event, LockFacts, Measured, Reason, ScopeClaim, Status, Verdict
+from ortlock.report.model import Claimed, Event, LockFacts, Measured, Reason, ScopeClaim, Status, Verdict
 from ortlock.settings import Origin, SettingState
 
 SCOPES = ("run", "session", "process", "machine")
@@ -35,6 +35,7 @@ class Facts:
     events: tuple[Event, ...]
     lock: LockFacts | None = None
     evidence: tuple[Measured, ...] = ()
+    batch: Claimed | None = None
 
 
 def claims(facts: Facts) -> tuple[ScopeClaim, ...]:

@@ -35,6 +35,7 @@ def gather(session: Any, guard: Guard) -> Facts:
         events=guard.events,
         lock=guard.lock.facts(records) if guard.lock is not None else None,
         evidence=tuple(guard.evidence),
+        batch=guard.batch,
     )
 
 

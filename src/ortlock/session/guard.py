@@ -23,7 +23,7 @@ from ortlock import native
 from ortlock.errors import LockfileError, NotReproducibleError, ReproducibilityWarning
 from ortlock.operators import NodeList, nodes_with_weights
 from ortlock.policy import Mode
-from ortlock.report import Event, Facts, Measured, ModelIdentity, Status
+from ortlock.report import Claimed, Event, Facts, Measured, ModelIdentity, Status
 from ortlock.session.facts import unmet
 from ortlock.settings import CUDA, SettingState
 
@@ -68,6 +68,8 @@ class Guard:
         """Strict: what was known when the session was made."""
         self.evidence: list[Measured] = []
         """What verify() has found."""
+        self.batch: Claimed | None = None
+        """What batch_invariance() has found last."""
         self._events: dict[str, Event] = {}
         self._told: set[str] = set()
         self._failures: set[native.PlanFailure] = set()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ortlock.localise import Localised
     from ortlock.report import ReproducibilityReport
-    from ortlock.verify import Evidence
+    from ortlock.verify import BatchClaim, Evidence
     from ortlock.verify.sessions import HowToVerify
     from ortlock.verify.subject import Feed
 
@@ -137,6 +137,22 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         from ortlock.verify.sessions import verify_session
 
         return verify_session(self, inputs, **how)
+
+    def batch_invariance(self, inputs: Feed, *, progress: Callable[[int, int], None] | None = None) -> BatchClaim:
+        """Measure whether a row's bits depend on the batch that it travels in, in new sessions like this one.
+
+        What is found also goes into :meth:`report`, as a claim of its own.
+
+        Args:
+            inputs: one set of inputs by name, the batch being the first axis; of fewer than 8 rows more are made.
+            progress: called with how many nodes have been looked at, and of how many.
+
+        Raises:
+            GraphError: the model's graph cannot be read.
+        """
+        from ortlock.verify.sessions import batch_of_session
+
+        return batch_of_session(self, inputs, progress)
 
     def localise(self, inputs: Feed, *, runs: int = 4, sessions: int = 2) -> Localised:
         """Find the first node whose output differs from run to run, in new sessions like this one.

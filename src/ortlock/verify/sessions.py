@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ortlock.configuration import Configuration, Source
 from ortlock.localise import Localised, SessionMaker, localise
 from ortlock.lockfile import Golden
+from ortlock.verify.batch import BatchClaim, batch_invariance
 from ortlock.verify.result import Evidence
 from ortlock.verify.running import Budget, Progress, verify
 from ortlock.verify.subject import Feed, Subject, inputs_digest
@@ -62,6 +63,16 @@ def verify_session(
         progress=progress,
     )
     session._ortlock.evidence.append(found)
+    return found
+
+
+def batch_of_session(
+    session: ReproducibleSession, inputs: Feed, progress: Callable[[int, int], None] | None
+) -> BatchClaim:
+    """Measure batch invariance of sessions like ``session``, and keep what was found for its report."""
+    maker = maker_of(session)
+    found = batch_invariance(maker, maker.source.read(), inputs, progress=progress)
+    session._ortlock.batch = found
     return found
 
 
