@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,14 @@ from ortlock.cli.options import (
     DOES_NOT_HOLD,
     HOLDS,
     choose_providers,
+    html_option,
     json_option,
     nothing_but_json,
     progress,
     same_provider,
     show_json,
     show_table,
+    write_html,
 )
 from ortlock.errors import OrtlockError
 
@@ -39,6 +42,7 @@ _MEASURES = ("equal", "max abs", "mean abs", "max rel", "max ULP", "special")
 @click.option("--b", "side_b", required=True, metavar="SIDE", help="The other side, in the same way.")
 @input_options
 @click.option("--nodes/--no-nodes", default=True, show_default=True, help="Compare and judge every node.")
+@html_option
 @json_option
 def command(
     model: Path,
@@ -49,6 +53,7 @@ def command(
     dim: tuple[str, ...],
     shapes: str,
     nodes: bool,
+    html: Path | None,
     as_json: bool,
 ) -> int:
     """Compare two ways to run MODEL: per output and per node, both against float64.
@@ -63,6 +68,7 @@ def command(
     from ortlock.compare.run import Compared, compare
     from ortlock.compare.sides import parse_side
     from ortlock.compare.text import to_text
+    from ortlock.html import comparison_page
 
     readable_model(model)
     with nothing_but_json(as_json):
@@ -108,6 +114,8 @@ def command(
                     raise
                 except Exception as error:
                     raise _does_not_run(model, error) from error
+    if html is not None:
+        write_html(html, comparison_page(_one(found), compared[0].data))
     if as_json:
         show_json({"model": str(model), "comparisons": [one.to_dict() for one in found]})
     else:
@@ -123,6 +131,12 @@ def command(
 def _wants_cuda(*texts: str) -> bool:
     """Return whether a side names no provider: it then runs on CUDA where that is there."""
     return any(not {"cpu", "cuda"} & {part.strip() for part in text.split(",")} for text in texts)
+
+
+def _one(found: Sequence[Comparison]) -> Comparison:
+    if len(found) != 1:
+        raise CommandError(f"--html shows one comparison, and there are {len(found)}; give one shape.")
+    return found[0]
 
 
 def _session(side: Side) -> Any:

@@ -17,6 +17,7 @@ from ortlock.cli.options import (
     DOES_NOT_HOLD,
     HOLDS,
     choose_providers,
+    html_option,
     json_option,
     nothing_but_json,
     progress,
@@ -24,6 +25,7 @@ from ortlock.cli.options import (
     same_provider,
     show_json,
     show_table,
+    write_html,
 )
 from ortlock.errors import OrtlockError
 
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 @click.option("--stress", multiple=True, metavar="NAME", help="Only this kind of stress; may be repeated.")
 @click.option("--batch", is_flag=True, help="Also measure batch invariance: rows alone and in batches.")
 @click.option("--keep-going", is_flag=True, help="Do not end at the first difference.")
+@html_option
 @json_option
 def command(
     model: Path,
@@ -64,6 +67,7 @@ def command(
     stress: tuple[str, ...],
     batch: bool,
     keep_going: bool,
+    html: Path | None,
     as_json: bool,
 ) -> int:
     """Run MODEL again and again, in new sessions and processes, on threads, in short and poisoned memory and beside
@@ -109,6 +113,8 @@ def command(
         elif lock is not None and not golden:
             checked = check_golden(session, feeds, evidence.outputs)
         report = session.report()
+    if html is not None:
+        write_html(html, report.to_html())
     if as_json:
         show_json(
             {

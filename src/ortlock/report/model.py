@@ -214,6 +214,17 @@ class ReproducibilityReport:
 
         return to_markdown(self)
 
+    def to_html(self, *, model: bytes | None = None) -> str:
+        """Return the report as one HTML page that needs no network.
+
+        Args:
+            model: the model's bytes, for the picture of its graph; None: the file that the report names, if it is
+                still there and the same.
+        """
+        from ortlock.html import report_page
+
+        return report_page(self, model)
+
 
 def _plain(value: Any) -> Any:
     """Turn tuples into lists and enumerations into text, all the way down."""
