@@ -38,17 +38,17 @@ def serialized(
     shape: Sequence[int | str],
     weights: Mapping[str, Any] | None = None,
     outputs: Sequence[str] = ("y",),
-    element: int = TensorProto.FLOAT,
+    opset: int = 13,
 ) -> bytes:
     """Return a model of one input ``x`` of ``shape``."""
     graph = helper.make_graph(
         list(nodes),
         "g",
-        [helper.make_tensor_value_info("x", element, list(shape))],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, list(shape))],
         [onnx.ValueInfoProto(name=name) for name in outputs],
         [numpy_helper.from_array(np.asarray(value), name) for name, value in (weights or {}).items()],
     )
-    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("com.microsoft", 1)]
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     return bytes(helper.make_model(graph, ir_version=8, opset_imports=opsets).SerializeToString())
 
 
