@@ -137,6 +137,18 @@ def test_fused_nodes_are_searched_fused() -> None:
     assert found.nodes < 4  # Conv and Relu are one
 
 
+@pytest.mark.parametrize("saved", [b"no model", None, serialized([helper.make_node("Nope", ["x"], ["y"])], [1])])
+def test_an_optimised_graph_that_cannot_be_searched_is_left(saved: bytes | None) -> None:
+    class Odd(FaultyMaker):
+        def optimise(self) -> bytes | None:
+            return saved
+
+    found = localise(chain(5), FEED, Odd(chain(5), "t3"))
+    assert found.node is not None
+    assert (found.node.name, found.graph) == ("n3", "as in the model")
+    assert found.notes == ("The optimised graph cannot be searched here, so the model's own nodes ran unfused.",)
+
+
 def test_subgraphs_are_reported_by_the_outer_node() -> None:
     def branch(name: str) -> onnx.GraphProto:
         nodes = [helper.make_node("RandomNormalLike", ["x"], [f"{name}_r"], name="inner")]

@@ -98,6 +98,13 @@ def test_a_run_that_fails_where_it_should_not_is_no_evidence() -> None:
         verify(Subject(Failing(chain(2), "t0"), [FEED]))
 
 
+def test_a_search_that_fails_leaves_the_evidence() -> None:
+    found = verify(Subject(FaultyMaker(chain(3), "t1"), [FEED]), budget=Budget(runs=5), data=b"no model")
+    assert (found.status, found.localised) == (Status.VIOLATED, None)
+    assert found.note.startswith("The node could not be looked for: the model cannot be read as ONNX")
+    assert found.note in str(found)
+
+
 def test_progress_is_told() -> None:
     told: list[tuple[str, int, int]] = []
     verify(net(), budget=Budget(runs=2), stresses=("again",), progress=lambda *values: told.append(values))

@@ -195,6 +195,8 @@ def _show(model: Path, provider: str, evidence: Evidence) -> None:
     print(f"{evidence.status}: {evidence.summary()}")
     if evidence.localised is not None:
         print(evidence.localised)
+    if evidence.note:
+        print(evidence.note)
 
 
 def _tell_golden(lock: Path | None, checked: Sequence[GoldenResult], written: int, golden: bool) -> None:

@@ -18,6 +18,8 @@ from ortlock.report.text import plan_line
 DEFAULT_BUDGET = 1 << 30
 """Bytes of host memory for the tensors that are looked at."""
 
+OPTIMISED, AS_IN_MODEL = "optimised", "as in the model"
+
 Progress = Callable[[int, int], None]
 """Called with how many tensors have been looked at, and of how many."""
 
@@ -59,12 +61,21 @@ def localise(
     effort = Effort(runs, sessions, budget_bytes)
     notes: list[str] = []
     differs = _outputs_differ(makers, feed, effort, notes)
-    graph, which = _graph(data, maker, other, notes)
+    graph, which = _graph(data, maker, other)
     if not differs:
         return Localised(
             False, None, runs, sessions, len(graph.nodes), 0, 0, which, False, time.perf_counter() - started, (*notes,)
         )
-    observer = Observer(graph, makers, feed, effort)
+    try:
+        observer = Observer(graph, makers, feed, effort)
+    except Exception:
+        # What ONNX Runtime has optimised it cannot always load again.
+        if which != OPTIMISED:
+            raise
+        graph, which = Graph(data), AS_IN_MODEL
+        observer = Observer(graph, makers, feed, effort)
+    if other is None and which == AS_IN_MODEL:
+        notes.append("The optimised graph cannot be searched here, so the model's own nodes ran unfused.")
     names = [name for name in graph.tensors if observer.observable(name)]
     seen: dict[str, Seen] = {}
     found: GraphNode | None = None
@@ -121,16 +132,14 @@ def _outputs_differ(makers: Sequence[Maker], feed: Mapping[str, Any], effort: Ef
     return len(set().union(*sides)) > 1
 
 
-def _graph(data: bytes, maker: Maker, other: Maker | None, notes: list[str]) -> tuple[Graph, str]:
-    if other is None:
-        optimised = maker.optimise()
-        if optimised is not None:
-            try:
-                return Graph(optimised), "optimised"
-            except GraphError:
-                pass
-        notes.append("The optimised graph cannot be saved here, so the model's own nodes ran unfused.")
-    return Graph(data), "as in the model"
+def _graph(data: bytes, maker: Maker, other: Maker | None) -> tuple[Graph, str]:
+    optimised = maker.optimise() if other is None else None
+    if optimised is not None:
+        try:
+            return Graph(optimised), OPTIMISED
+        except GraphError:
+            pass
+    return Graph(data), AS_IN_MODEL
 
 
 def _confirm(

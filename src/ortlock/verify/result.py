@@ -46,6 +46,8 @@ class Evidence:
     seconds: float
     localised: Localised | None
     """The first node that differs, where outputs differed and a search was asked for."""
+    note: str = ""
+    """Why a search failed."""
 
     @property
     def runs(self) -> int:
@@ -80,3 +82,5 @@ class Evidence:
             yield f"  {stress.status}: {stress.name} [{stress.scope}]: {counts}{failed}{note}"
         if self.localised is not None:
             yield str(self.localised)
+        if self.note:
+            yield f"  note: {self.note}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from ortlock.localise import GraphError, Localised, Runner, localise
+from ortlock.localise import Localised, Runner, localise
 from ortlock.report.model import Status
 from ortlock.verify.result import Evidence, StressResult
 from ortlock.verify.stress import Observation, Stress
@@ -135,7 +135,7 @@ def verify(
         tuple(reference),
         when,
         time.perf_counter() - started,
-        _search(subject, tallies, data),
+        *_search(subject, tallies, data),
     )
 
 
@@ -154,10 +154,13 @@ def _status(results: Sequence[StressResult]) -> Status:
     return Status.HOLDS if found == {Status.HOLDS} else Status.UNKNOWN
 
 
-def _search(subject: Subject, tallies: Sequence[_Tally], data: bytes | None) -> Localised | None:
-    """Look for the first node that differs: from run to run, or between two values of a setting."""
+def _search(subject: Subject, tallies: Sequence[_Tally], data: bytes | None) -> tuple[Localised | None, str]:
+    """Look for the first node that differs: from run to run, or between two values of a setting.
+
+    A search that fails must not take the evidence with it: why is returned beside it.
+    """
     if data is None:
-        return None
+        return None, ""
     # What differs without another setting is the graver fault.
     for tally in sorted(tallies, key=lambda tally: isinstance(tally.stress, OtherSetting)):
         if not tally.differing:
@@ -165,7 +168,7 @@ def _search(subject: Subject, tallies: Sequence[_Tally], data: bytes | None) -> 
         feed = subject.feeds[tally.differing[0]]
         other = tally.stress.maker if isinstance(tally.stress, OtherSetting) else None
         try:
-            return localise(data, feed, subject.maker, other)
-        except GraphError:
-            return None
-    return None
+            return localise(data, feed, subject.maker, other), ""
+        except Exception as error:
+            return None, f"The node could not be looked for: {' '.join(str(error).split())}"
+    return None, ""

@@ -35,7 +35,7 @@ def maker_of(session: ReproducibleSession) -> SessionMaker:
     path, data = session._ortlock.source
     lock = session._ortlock.lock
     if lock is not None and lock.writes:
-        session.save_lockfile()  # new sessions replay it
+        session.save_lockfile()
     return SessionMaker(Configuration.of(session), Source(path, data if path is None else None))
 
 
@@ -52,6 +52,11 @@ def verify_session(
 ) -> Evidence:
     """Verify sessions like ``session``, and keep what was found for its report."""
     feeds = [inputs] if isinstance(inputs, Mapping) else list(inputs)
+    lock = session._ortlock.lock
+    if lock is not None and lock.writes:
+        # New sessions replay the file, so what these inputs need must be in it.
+        for feed in feeds:
+            session.run(None, feed)
     maker = maker_of(session)
     found = verify(
         Subject(maker, feeds, threads),
