@@ -178,7 +178,7 @@ def test_to_dict_is_json_with_the_documented_keys(report: ReproducibilityReport)
     assert list(values) == [
         *("schema", "verdict", "mode", "model", "requested_providers", "providers", "scopes", "operators"),
         *("nodes_known_by", "plans", "failures", "calls", "executions", "plans_dropped", "settings", "environment"),
-        *("interposer", "events", "lockfile", "placed", "random", "book", "lanes"),
+        *("interposer", "events", "lockfile", "placed", "random", "book", "lanes", "evidence", "batch"),
     ]
     assert values["verdict"] == "not guaranteed"
     assert [claim["scope"] for claim in values["scopes"]] == ["run", "session", "process", "machine"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from ortlock.cli import audit, bench, demo, doctor, lock
+from ortlock.cli import audit, bench, compare, demo, doctor, lock, verify
 from ortlock.cli.errors import explain
 from ortlock.cli.options import BAD_INPUT
 from ortlock.policy import resolve_mode
@@ -28,6 +28,8 @@ app.add_command(doctor.command)
 app.add_command(audit.command)
 app.add_command(bench.command)
 app.add_command(lock.command)
+app.add_command(compare.command)
+app.add_command(verify.command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

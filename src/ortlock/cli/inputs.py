@@ -119,7 +119,33 @@ def load_npz(path: Path, specs: Sequence[InputSpec]) -> Feed:
         raise InputError(
             f"--inputs {path}: the model has no input {', '.join(extra)}; it has {', '.join(sorted(wanted))}."
         )
+    for spec in specs:
+        if spec.name in feed:
+            _check_array(path, spec, feed[spec.name])
     return feed
+
+
+def _check_array(path: Path, spec: InputSpec, array: NDArray[Any]) -> None:
+    """Check type, rank and fixed sizes, as far as the model tells them."""
+    found = re.fullmatch(r"tensor\((\w+)\)", spec.type)
+    wanted = _DTYPES.get(found[1]) if found else None
+    if wanted is not None and array.dtype != wanted:
+        kind = np.dtype(wanted)
+        raise InputError(
+            f"--inputs {path}: {spec.name} is {array.dtype}, the model takes {kind}. Write it with "
+            f"array.astype(numpy.{kind})."
+        )
+    if found is None or not spec.shape:
+        return
+    fits = len(array.shape) == len(spec.shape) and all(
+        size == given for size, given in zip(spec.shape, array.shape, strict=True) if isinstance(size, int) and size > 0
+    )
+    if not fits:
+        shape = ", ".join("?" if size is None else str(size) for size in spec.shape)
+        raise InputError(
+            f"--inputs {path}: {spec.name} has the shape {list(array.shape)}, the model takes [{shape}]. Give an array "
+            "of that shape."
+        )
 
 
 def seeded_feeds(

@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -29,6 +30,7 @@ provider_option = click.option(
     show_default=True,
     help="auto: CUDA if it is there, else the CPU.",
 )
+html_option = click.option("--html", type=click.Path(path_type=Path), help="Also write a page for a browser to FILE.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
 
@@ -128,6 +130,18 @@ def progress(quiet: bool) -> Progress:
 def show_json(value: Mapping[str, Any]) -> None:
     """Print a value for machines; nothing else may go to standard output then."""
     print(json.dumps(value, indent=1))
+
+
+def write_html(path: Path, page: str) -> None:
+    """Write a page to a file.
+
+    Raises:
+        CommandError: it cannot be written.
+    """
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"--html {path}: cannot be written: {error.strerror}. Give another path.") from error
 
 
 def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

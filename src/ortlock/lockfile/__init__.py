@@ -5,9 +5,10 @@
 
 from ortlock.lockfile.files import check_model, digest_of, merge, read
 from ortlock.lockfile.identity import describe_difference, fingerprint, identity
-from ortlock.lockfile.schema import LockedChoice, Lockfile, LockMode, ModelRecord, Section
+from ortlock.lockfile.schema import Golden, LockedChoice, Lockfile, LockMode, ModelRecord, Section
 
 __all__ = [
+    "Golden",
     "LockMode",
     "LockedChoice",
     "Lockfile",

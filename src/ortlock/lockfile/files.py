@@ -16,7 +16,7 @@ import msgspec
 
 from ortlock.errors import LockfileError
 from ortlock.lockfile.identity import fingerprint
-from ortlock.lockfile.schema import FORMAT, VERSION, LockedChoice, Lockfile, ModelRecord, Section
+from ortlock.lockfile.schema import FORMAT, VERSION, Golden, LockedChoice, Lockfile, ModelRecord, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +59,8 @@ def read(path: Path) -> Lockfile | None:
 def merge(path: Path, model: ModelRecord, name: str, section: Section, *, replace: bool) -> int:
     """Add a section's choices to a lockfile, made if it is not there; return how many changed or came new.
 
+    Its golden digests take the place of those that the file holds for the same inputs.
+
     Whatever other processes have written meanwhile stays.
 
     Args:
@@ -83,8 +85,10 @@ def merge(path: Path, model: ModelRecord, name: str, section: Section, *, replac
             if key not in choices or (replace and choices[key] != choice):
                 choices[key] = choice
                 changed += 1
-        if changed or before is None:
-            environments = {**known.environments, name: Section(section.identity, choices)}
+        held = dict(before.golden) if before is not None else {}
+        golden = {**held, **section.golden}
+        if changed or before is None or golden != held:
+            environments = {**known.environments, name: Section(section.identity, choices, golden)}
             _write(path, Lockfile(FORMAT, VERSION, known.model, environments))
         return changed
 
@@ -137,6 +141,9 @@ def _checked(path: Path, text: str, raw: Any) -> Lockfile:
         choices = section.get("choices") if isinstance(section, dict) else None
         for key, choice in choices.items() if isinstance(choices, dict) else ():
             _convert(path, text, (name, key), choice, LockedChoice)
+        golden = section.get("golden") if isinstance(section, dict) else None
+        for key, entry in golden.items() if isinstance(golden, dict) else ():
+            _convert(path, text, (name, key), entry, Golden)
         checked = _convert(path, text, (name,), section, Section)
         if fingerprint(checked.identity) != name:
             reason = f"line {_line(text, name)}: the environment under {name} is another one."

@@ -13,6 +13,7 @@ FORMAT: Final = "ortlock lockfile"
 VERSION: Final = 1
 
 _Key = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+_Digest = Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")]
 _Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _KnobValue = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -80,6 +81,16 @@ class LockedChoice(_Strict, frozen=True):
         )
 
 
+class Golden(_Strict, frozen=True):
+    """What the model gave for one set of inputs."""
+
+    inputs: dict[str, str]
+    """Type and shape by name, for people; the key of this entry is the digest of their bytes."""
+    outputs: _Digest
+    threads: dict[str, str]
+    """Settings for the numbers of CPU threads, by which the CPU provider's bits may differ."""
+
+
 class ModelRecord(_Strict, frozen=True):
     """Which model the file is for."""
 
@@ -91,12 +102,14 @@ class ModelRecord(_Strict, frozen=True):
     """Bytes."""
 
 
-class Section(_Strict, frozen=True):
+class Section(_Strict, frozen=True, omit_defaults=True):
     """One environment and what runs in it."""
 
     identity: dict[str, str | None]
     """What decides about the choices: versions, GPU, settings, ortlock's rule."""
     choices: dict[_Key, LockedChoice]
+    golden: dict[_Digest, Golden] = {}
+    """Digests of outputs by the digest of the inputs; left out of the file where there are none."""
 
 
 class Lockfile(_Strict, frozen=True):

@@ -2,9 +2,11 @@
 
 from ortlock import native
 from ortlock.report.model import (
+    Claimed,
     Event,
     LaneFacts,
     LockFacts,
+    Measured,
     ModelIdentity,
     PlacedFacts,
     RandomFacts,
@@ -18,10 +20,12 @@ from ortlock.report.verdict import IMPORT_ORDER, Facts, claims, verdict
 
 __all__ = [
     "IMPORT_ORDER",
+    "Claimed",
     "Event",
     "Facts",
     "LaneFacts",
     "LockFacts",
+    "Measured",
     "ModelIdentity",
     "PlacedFacts",
     "RandomFacts",
@@ -62,4 +66,6 @@ def build(facts: Facts, model: ModelIdentity, environment: dict[str, object]) ->
         random=facts.random,
         book=native.book(),
         lanes=facts.lanes,
+        evidence=facts.evidence,
+        batch=facts.batch,
     )

@@ -102,6 +102,15 @@ def _sections(report: ReproducibilityReport) -> Iterator[str]:
         yield ""
         rows_ = ((s.key, s.kind, s.value, s.requested, s.origin, s.note) for s in states)
         yield from _table(("setting", "kind", "value", "asked for", "origin", "note"), rows_)
+    if report.evidence:
+        yield "## Evidence"
+        yield ""
+        yield from _table(("when", "status", "what"), ((m.when, m.status, m.summary()) for m in report.evidence))
+    if report.batch is not None:
+        yield "## Batch invariance"
+        yield ""
+        yield f"{_cell(report.batch.summary())}"
+        yield ""
     if report.events:
         yield "## Events"
         yield ""

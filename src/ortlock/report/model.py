@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from ortlock.native import BookStatistics, InterposerState, PlanFailure, PlanRecord
 from ortlock.operators.findings import Finding
@@ -150,6 +150,26 @@ class RandomFacts:
     """The nodes of the model that start anew in each run."""
 
 
+class Claimed(Protocol):
+    """A claim that was measured: batch invariance (``ortlock.verify.BatchClaim``)."""
+
+    @property
+    def status(self) -> Status: ...
+
+    def summary(self) -> str:
+        """Return it in one line."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+
+
+class Measured(Claimed, Protocol):
+    """What :meth:`ortlock.ReproducibleSession.verify` has found (``ortlock.verify.Evidence``)."""
+
+    @property
+    def when(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class ReproducibilityReport:
     """Whether a session gives the same bits, why, and in which environment."""
@@ -179,6 +199,10 @@ class ReproducibilityReport:
     """The plan book of the process, all sessions together."""
     lanes: LaneFacts | None = None
     """None: the session has no lanes, and threads share it as they do in ONNX Runtime."""
+    evidence: tuple[Measured, ...] = ()
+    """What ``session.verify()`` has found, in order."""
+    batch: Claimed | None = None
+    """What ``session.batch_invariance()`` has found last; no part of the verdict."""
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -232,6 +256,8 @@ class ReproducibilityReport:
             "random": _plain(asdict(self.random)),
             "book": asdict(self.book),
             "lanes": None if self.lanes is None else _plain(asdict(self.lanes)),
+            "evidence": [measured.to_dict() for measured in self.evidence],
+            "batch": None if self.batch is None else self.batch.to_dict(),
         }
 
     def __str__(self) -> str:
@@ -244,6 +270,17 @@ class ReproducibilityReport:
         from ortlock.report.markdown import to_markdown
 
         return to_markdown(self)
+
+    def to_html(self, *, model: bytes | None = None) -> str:
+        """Return the report as one HTML page that needs no network.
+
+        Args:
+            model: the model's bytes, for the picture of its graph; None: the file that the report names, if it is
+                still there and the same.
+        """
+        from ortlock.html import report_page
+
+        return report_page(self, model)
 
 
 def _plain(value: Any) -> Any:

@@ -125,6 +125,10 @@ def _lines(report: ReproducibilityReport) -> Iterator[str]:
     for state in notable(report.settings):
         asked = f", asked for {state.requested}" if state.requested not in (None, state.value) else ""
         yield f"{state.origin}: {state.key}={state.value}{asked}"
+    for measured in report.evidence:
+        yield f"evidence {measured.when}: {measured.summary()}"
+    if report.batch is not None:
+        yield report.batch.summary()
     for event in report.events:
         yield f"event {event.when}: {event.text}"
     yield f"environment: {environment_line(report)}"

@@ -10,9 +10,11 @@ from ortlock.operators import Finding, NodeList, OperatorStatus
 from ortlock.operators.knowledge import CPU, CUDA, Basis
 from ortlock.policy import Mode
 from ortlock.report.model import (
+    Claimed,
     Event,
     LaneFacts,
     LockFacts,
+    Measured,
     PlacedFacts,
     RandomFacts,
     Reason,
@@ -47,6 +49,8 @@ class Facts:
     placed: tuple[PlacedFacts, ...] = ()
     lanes: LaneFacts | None = None
     random: RandomFacts = field(default_factory=RandomFacts)
+    evidence: tuple[Measured, ...] = ()
+    batch: Claimed | None = None
 
 
 def claims(facts: Facts) -> tuple[ScopeClaim, ...]:
@@ -57,6 +61,7 @@ def claims(facts: Facts) -> tuple[ScopeClaim, ...]:
         *_operator_reasons(facts),
         *_setting_reasons(facts),
         *_cudnn_reasons(facts),
+        *(_reason_of_evidence(measured) for measured in facts.evidence),
     ]
     bases = {finding.basis for finding in facts.findings}
     basis = Basis.EVIDENCE if Basis.EVIDENCE in bases else Basis.CONSTRUCTION
@@ -83,6 +88,13 @@ def _claim(scope: str, reasons: Sequence[Reason], basis: Basis) -> ScopeClaim:
 
 def _reason_of_event(event: Event) -> Reason:
     return Reason(event.code, "session", event.text, None, event.status)
+
+
+def _reason_of_evidence(measured: Measured) -> Reason:
+    """A difference violates the claim; that none was seen proves nothing, and is told beside it."""
+    status = Status.VIOLATED if measured.status is Status.VIOLATED else Status.HOLDS
+    code = "evidence-differs" if status is Status.VIOLATED else "evidence"
+    return Reason(code, "verify", f"Measured {measured.when}: {measured.summary()}.", None, status)
 
 
 def _provider_reasons(facts: Facts) -> list[Reason]:

@@ -38,6 +38,8 @@ def gather(session: Any, guard: Guard) -> Facts:
         placed=placed_facts(guard.placement, guard.costs),
         lanes=guard.lanes.facts() if guard.lanes is not None else None,
         random=RandomFacts(str(guard.random_ops), guard.restarted.nodes if guard.restarted is not None else ()),
+        evidence=tuple(guard.evidence),
+        batch=guard.batch,
     )
 
 

@@ -24,7 +24,7 @@ from ortlock.errors import LockfileError, NotReproducibleError, OrtlockError, Re
 from ortlock.lanes.choice import LaneRequest
 from ortlock.operators import NodeList, nodes_with_weights
 from ortlock.policy import Mode
-from ortlock.report import Event, Facts, ModelIdentity, Status
+from ortlock.report import Claimed, Event, Facts, Measured, ModelIdentity, Status
 from ortlock.session.facts import unmet
 from ortlock.session.random_ops import RandomOps, Restarted
 from ortlock.settings import CUDA, SettingState
@@ -94,6 +94,10 @@ class Guard:
         self.model: ModelIdentity | None = None
         self.facts: Facts | None = None
         """Strict: what was known when the session was made."""
+        self.evidence: list[Measured] = []
+        """What verify() has found."""
+        self.batch: Claimed | None = None
+        """What batch_invariance() has found last."""
         self._events: dict[str, Event] = {}
         self._told: set[str] = set()
         self._failures: set[native.PlanFailure] = set()

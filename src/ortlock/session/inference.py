@@ -24,7 +24,13 @@ from ortlock.session.placing import measure_placement
 from ortlock.session.random_ops import random_request
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ortlock.localise import Localised
     from ortlock.report import ReproducibilityReport
+    from ortlock.verify import BatchClaim, Evidence
+    from ortlock.verify.sessions import HowToVerify
+    from ortlock.verify.subject import Feed
 
 # Bound once: these run at every run().
 _enter, _leave = native.enter, native.leave
@@ -157,6 +163,56 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
                 "pass the output_names that the run was given."
             )
         return digest(outputs, names)
+
+    def verify(self, inputs: Feed | Sequence[Feed], **how: Unpack[HowToVerify]) -> Evidence:
+        """Run new sessions like this one under stress, on these inputs, and compare all outputs bit by bit.
+
+        What is found also goes into :meth:`report`. The reference is what this session gives.
+
+        Args:
+            inputs: one set of inputs by name, or several, e.g. of several shapes.
+            how: ``runs`` under each stress (20 unless given), ``seconds`` for all, ``threads`` that share a session,
+                ``stresses`` by name (``ortlock.verify.NAMES``), ``early_stop`` at the first difference (True),
+                ``progress``, called after each step.
+
+        Raises:
+            ValueError: there are no inputs, or a stress is not known.
+            Exception: what a run raises that should not fail.
+        """
+        from ortlock.verify.sessions import verify_session
+
+        return verify_session(self, inputs, **how)
+
+    def batch_invariance(self, inputs: Feed, *, progress: Callable[[int, int], None] | None = None) -> BatchClaim:
+        """Measure whether a row's bits depend on the batch that it travels in, in new sessions like this one.
+
+        What is found also goes into :meth:`report`, as a claim of its own.
+
+        Args:
+            inputs: one set of inputs by name, the batch being the first axis; of fewer than 8 rows more are made.
+            progress: called with how many nodes have been looked at, and of how many.
+
+        Raises:
+            GraphError: the model's graph cannot be read.
+        """
+        from ortlock.verify.sessions import batch_of_session
+
+        return batch_of_session(self, inputs, progress)
+
+    def localise(self, inputs: Feed, *, runs: int = 4, sessions: int = 2) -> Localised:
+        """Find the first node whose output differs from run to run, in new sessions like this one.
+
+        Args:
+            inputs: one set of inputs by name.
+            runs: runs of each session.
+            sessions: new sessions.
+
+        Raises:
+            GraphError: the model's graph cannot be read.
+        """
+        from ortlock.verify.sessions import localise_session
+
+        return localise_session(self, inputs, runs=runs, sessions=sessions)
 
     def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
         """Compute the predictions, as in the original.

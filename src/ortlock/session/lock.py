@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from ortlock import native
 from ortlock.environment import environment
 from ortlock.errors import LockfileError, NotReproducibleError, ReproducibilityWarning
 from ortlock.lockfile import (
+    Golden,
     LockedChoice,
     Lockfile,
     LockMode,
@@ -193,6 +194,23 @@ class SessionLock:
             self._changed += changed
             self._last_write = time.monotonic()
             return changed
+
+    def golden(self) -> Mapping[str, Golden]:
+        """Return what the file holds for this environment, by digest of inputs, when the session was made."""
+        section = self._file.environments.get(self.fingerprint or "") if self._file is not None else None
+        return section.golden if section is not None else {}
+
+    def add_golden(self, golden: Mapping[str, Golden]) -> None:
+        """Write golden digests down, in place of those for the same inputs in this environment.
+
+        Raises:
+            LockfileError: the file cannot be written, is damaged or is for another model by now.
+        """
+        if self._model is None or self.fingerprint is None:
+            raise ValueError("The session that golden digests come from was not made.")
+        section = Section(self._identity, {}, dict(golden))
+        with self._writing, self._told(), _one_at_a_time():
+            merge(self._path, self._model, self.fingerprint, section, replace=False)
 
     def finish(self, number: int, close: Callable[[int], None]) -> None:
         """Write the last choices of the session with the token ``number``, and close it.

@@ -1,0 +1,206 @@
+"""``ortlock verify MODEL``: run it under stress and compare all outputs bit by bit."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ortlock.cli.errors import CommandError, cannot_load, readable_model
+from ortlock.cli.feeds import chosen_feeds, input_options
+from ortlock.cli.inputs import Feed, input_specs
+from ortlock.cli.options import (
+    BAD_INPUT,
+    DOES_NOT_HOLD,
+    HOLDS,
+    choose_providers,
+    html_option,
+    json_option,
+    nothing_but_json,
+    progress,
+    provider_option,
+    same_provider,
+    show_json,
+    show_table,
+    write_html,
+)
+from ortlock.errors import OrtlockError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from ortlock.verify import BatchClaim, Evidence
+    from ortlock.verify.golden import GoldenResult
+
+
+@click.command("verify")
+@click.argument("model", type=click.Path(path_type=Path))
+@provider_option
+@input_options
+@click.option("--mode", type=click.Choice(("observe", "pin", "strict")), help="Default: ORTLOCK_MODE, else pin.")
+@click.option("--lock", type=click.Path(path_type=Path), help="Replay this lockfile, and check its golden digests.")
+@click.option("--golden", is_flag=True, help="Write golden digests to the lockfile instead of checking them.")
+@click.option("--runs", type=click.IntRange(1), help="Runs under each stress.  [default: 20 without --seconds]")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds for all stresses together.")
+@click.option("--threads", type=click.IntRange(1), default=4, show_default=True, help="Threads that share a session.")
+@click.option("--stress", multiple=True, metavar="NAME", help="Only this kind of stress; may be repeated.")
+@click.option("--batch", is_flag=True, help="Also measure batch invariance: rows alone and in batches.")
+@click.option("--keep-going", is_flag=True, help="Do not end at the first difference.")
+@html_option
+@json_option
+def command(
+    model: Path,
+    provider: str,
+    inputs: tuple[Path, ...],
+    seed: int,
+    dim: tuple[str, ...],
+    shapes: str,
+    mode: str | None,
+    lock: Path | None,
+    golden: bool,
+    runs: int | None,
+    seconds: float | None,
+    threads: int,
+    stress: tuple[str, ...],
+    batch: bool,
+    keep_going: bool,
+    html: Path | None,
+    as_json: bool,
+) -> int:
+    """Run MODEL again and again, in new sessions and processes, on threads, in short and poisoned memory and beside
+    other work, compare all outputs bit by bit, and name the node where they differ.
+
+    Exit status 0: no output differed, all are the golden ones if --lock asks for them, and rows are independent of
+    their batch if --batch asks for that; 1: one is not so; 2: it cannot be told.
+    """
+    from ortlock.report.model import Status
+    from ortlock.verify.golden import check_golden, write_golden
+
+    path = str(readable_model(model))
+    if golden and lock is None:
+        raise CommandError("--golden writes to a lockfile; give --lock FILE too.")
+    with nothing_but_json(as_json), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = _session(path, choose_providers(provider), mode, lock, golden)
+        feeds = chosen_feeds(input_specs(session), inputs, seed, dim, shapes)
+        first = session.get_providers()[0]
+        with progress(as_json) as bar:
+            task = bar.add_task("verifying", total=None)
+
+            def advance(name: str, done: int, total: int) -> None:
+                bar.update(task, description=name, completed=done, total=total or None)
+
+            evidence = _verified(
+                session,
+                model,
+                feeds,
+                runs=runs,
+                seconds=seconds,
+                threads=threads,
+                stresses=stress or None,
+                early_stop=not keep_going,
+                progress=advance,
+            )
+            claim = _batch(session, model, feeds[0], bar) if batch else None
+        same_provider(session, first, "verify")
+        checked: list[GoldenResult] = []
+        written = 0
+        if golden and evidence.status is Status.HOLDS:
+            written = write_golden(session, feeds, evidence.outputs)
+        elif lock is not None and not golden:
+            checked = check_golden(session, feeds, evidence.outputs)
+        report = session.report()
+    if html is not None:
+        write_html(html, report.to_html())
+    if as_json:
+        show_json(
+            {
+                "model": str(model),
+                "provider": first,
+                "evidence": evidence.to_dict(),
+                "batch": None if claim is None else claim.to_dict(),
+                "golden": [result.to_dict() for result in checked],
+                "golden_written": written,
+                "report": report.to_dict(),
+            }
+        )
+    else:
+        _show(model, first, evidence)
+        if claim is not None:
+            print(claim)
+        _tell_golden(lock, checked, written, golden)
+    statuses = {evidence.status, *(result.status for result in checked)}
+    if claim is not None:
+        statuses.add(claim.status)
+    if Status.VIOLATED in statuses:
+        return DOES_NOT_HOLD
+    return BAD_INPUT if Status.UNKNOWN in statuses else HOLDS
+
+
+def _session(path: str, providers: Sequence[str], mode: str | None, lock: Path | None, golden: bool) -> Any:
+    from ortlock import ReproducibleSession
+
+    lock_mode = None if lock is None else "record" if golden else "replay"
+    try:
+        return ReproducibleSession(path, providers=list(providers), mode=mode, lockfile=lock, lock_mode=lock_mode)
+    except (OrtlockError, ValueError):
+        raise
+    except Exception as error:
+        raise cannot_load(Path(path), error) from error
+
+
+def _verified(session: Any, model: Path, feeds: Sequence[Feed], **how: Any) -> Evidence:
+    try:
+        found: Evidence = session.verify(feeds, **how)
+        return found
+    except (OrtlockError, ValueError):
+        raise
+    except Exception as error:
+        cause = " ".join(str(error).split())
+        raise CommandError(f"{model}: does not run with these inputs: {cause}. See --shapes and --dim.") from error
+
+
+def _batch(session: Any, model: Path, feed: Feed, bar: Progress) -> BatchClaim:
+    task = bar.add_task("batch invariance", total=None)
+    try:
+        found: BatchClaim = session.batch_invariance(
+            feed, progress=lambda done, total: bar.update(task, completed=done, total=total)
+        )
+        return found
+    except (OrtlockError, ValueError):
+        raise
+    except Exception as error:
+        cause = " ".join(str(error).split())
+        raise CommandError(f"{model}: does not run in batches of these inputs: {cause}. See --shapes.") from error
+
+
+def _show(model: Path, provider: str, evidence: Evidence) -> None:
+    rows = [
+        (
+            stress.name,
+            stress.scope,
+            stress.runs or "not run",
+            stress.failed or "",
+            stress.distinct or "",
+            stress.status,
+            stress.note,
+        )
+        for stress in evidence.stresses
+    ]
+    title = f"{model.name} on {provider}: {len(evidence.inputs)} inputs, {evidence.seconds:.1f} s"
+    show_table(title, ("stress", "scope", "runs", "failed", "distinct", "status", "note"), rows)
+    print(f"{evidence.status}: {evidence.summary()}")
+    if evidence.localised is not None:
+        print(evidence.localised)
+    if evidence.note:
+        print(evidence.note)
+
+
+def _tell_golden(lock: Path | None, checked: Sequence[GoldenResult], written: int, golden: bool) -> None:
+    if golden:
+        print(f"{lock}: {written} golden digests written" if written else f"{lock}: no golden digest written")
+    for result in checked:
+        print(f"golden {result.inputs[:15]}: {result.status}: {result.text}")

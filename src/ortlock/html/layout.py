@@ -1,0 +1,80 @@
+"""Where the nodes of a graph are drawn: a column for each step from the inputs, a row for each node in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ortlock.localise import Graph, GraphNode
+
+CELL = 22
+BOX = 14
+_MARGIN = 8
+_MOST_EDGES = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One node's square."""
+
+    x: int
+    y: int
+    kind: str
+    """What colours it: a CSS class."""
+    title: str
+    """Shown when the pointer rests on it."""
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A graph in pixels."""
+
+    width: int
+    height: int
+    boxes: tuple[Box, ...]
+    edges: tuple[tuple[int, int, int, int], ...]
+    """x and y of each end; left out where there are too many to be seen."""
+    legend: tuple[tuple[str, str, int], ...]
+    """CSS class, text and number of nodes."""
+
+
+def draw(graph: Graph, judge: Callable[[GraphNode], tuple[str, str]], legend: Mapping[str, str]) -> Drawing:
+    """Place the nodes of a graph.
+
+    Args:
+        graph: the model's main graph.
+        judge: returns the CSS class of a node and the text that explains it.
+        legend: text of each class, in the order in which they are shown.
+    """
+    columns: dict[int, int] = {}
+    rows: dict[int, int] = {}
+    filled: dict[int, int] = {}
+    for node in graph.nodes:
+        before = [columns[graph.producer[name].index] for name in node.inputs if name in graph.producer]
+        column = max(before, default=-1) + 1
+        columns[node.index] = column
+        rows[node.index] = filled.get(column, 0)
+        filled[column] = rows[node.index] + 1
+
+    def place(index: int) -> tuple[int, int]:
+        return _MARGIN + columns[index] * CELL, _MARGIN + rows[index] * CELL
+
+    boxes, counts = [], dict.fromkeys(legend, 0)
+    for node in graph.nodes:
+        kind, text = judge(node)
+        counts[kind] = counts.get(kind, 0) + 1
+        boxes.append(Box(*place(node.index), kind, f"{node.label}: {text}", node.index))
+    edges = []
+    for node in graph.nodes:
+        for name in node.inputs:
+            if name in graph.producer:
+                (x, y), (to_x, to_y) = place(graph.producer[name].index), place(node.index)
+                edges.append((x + BOX, y + BOX // 2, to_x, to_y + BOX // 2))
+    return Drawing(
+        2 * _MARGIN + CELL * (max(columns.values(), default=0) + 1),
+        2 * _MARGIN + CELL * max(filled.values(), default=1),
+        tuple(boxes),
+        tuple(edges) if len(edges) <= _MOST_EDGES else (),
+        tuple((kind, text, counts[kind]) for kind, text in legend.items() if counts[kind]),
+    )

@@ -1,0 +1,95 @@
+"""The pytest plugin, in runs of pytest of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from ortlock import ReproducibleSession, models
+from ortlock.cli import main
+from ortlock.pytest_plugin import assert_reproducible
+from ortlock.report import Status
+from tests.cpu.planted import CPU, chain, serialized
+
+pytest_plugins = ("pytester",)
+
+FEED = {"x": np.linspace(-1, 1, 8, dtype=np.float32)}
+QUICK = {"runs": 2, "stresses": ("again", "threads")}
+
+
+def drawing() -> bytes:
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"], name="before"),
+        helper.make_node("RandomNormalLike", ["a"], ["y"], name="draw"),
+    ]
+    return serialized(nodes, ["n"])
+
+
+def test_a_model_that_repeats() -> None:
+    found = assert_reproducible(chain(3), FEED, providers=[CPU], **QUICK)  # type: ignore[arg-type]
+    assert found.status is Status.HOLDS
+    assert found.runs == 6  # two, and one of each of four threads
+
+
+def test_a_session_that_does_not_names_the_node() -> None:
+    session = ReproducibleSession(drawing(), providers=[CPU], mode="observe")
+    with pytest.raises(AssertionError) as caught:
+        assert_reproducible(session, FEED, **QUICK)  # type: ignore[arg-type]
+    text = str(caught.value)
+    assert text.startswith("not shown to be reproducible\nviolated: ")
+    assert "first node that differs: draw (RandomNormalLike)" in text
+    with pytest.raises(ValueError, match="the session's own"):
+        assert_reproducible(session, FEED, mode="pin")
+
+
+def test_nothing_compared_is_a_failure() -> None:
+    with pytest.raises(AssertionError, match="needs the CUDA provider"):
+        assert_reproducible(chain(3), FEED, providers=[CPU], stresses=("memory limit",))
+
+
+def test_golden_digests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, lock, inputs = tmp_path / "net.onnx", tmp_path / "lock.json", tmp_path / "in.npz"
+    path.write_bytes(models.conv_net(2))
+    feed = {"x": models.seeded_input((1, 3, 16, 16))}
+    np.savez(inputs, x=feed["x"])
+    arguments = ["--lock", str(lock), "--golden", "--inputs", str(inputs), "--provider", "cpu", "--stress", "again"]
+    assert main(["verify", str(path), *arguments]) == 0
+    capsys.readouterr()
+    assert_reproducible(path, feed, lock, providers=[CPU], **QUICK)  # type: ignore[arg-type]
+    text = lock.read_text()
+    found = next(part for part in text.split('"') if part.startswith("sha256:") and f'"outputs": "{part}"' in text)
+    lock.write_text(text.replace(found, f"sha256:{'0' * 64}"))
+    with pytest.raises(AssertionError, match=f"other bits than .*lock.json holds\ninputs sha256:.* got {found}"):
+        assert_reproducible(path, feed, lock, providers=[CPU], **QUICK)  # type: ignore[arg-type]
+
+
+def test_fixture_and_marker(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        f"""
+        import numpy as np
+        import pytest
+
+        FEED = {{"x": np.ones(8, np.float32)}}
+
+        @pytest.mark.reproducible(runs=3, stresses=("again",), providers=["{CPU}"], mode="observe")
+        def test_holds(assert_reproducible):
+            assert assert_reproducible({chain(2)!r}, FEED).runs == 3
+            assert assert_reproducible({chain(2)!r}, FEED, runs=5).runs == 5
+
+        @pytest.mark.reproducible(runs=3, providers=["{CPU}"], mode="observe")
+        def test_varies(assert_reproducible):
+            assert_reproducible({drawing()!r}, FEED)
+
+        @pytest.mark.reproducible(speed=3)
+        def test_misspelt(assert_reproducible):
+            pass
+        """
+    )
+    done = pytester.runpytest("-p", "ortlock.pytest_plugin", "--strict-markers")
+    done.assert_outcomes(passed=1, failed=1, errors=1)
+    done.stdout.fnmatch_lines_random(
+        ["*first node that differs: draw (RandomNormalLike)*", "*'speed'* is not understood*"]
+    )

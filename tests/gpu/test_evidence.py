@@ -1,0 +1,93 @@
+"""Verify, localise and compare on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from ortlock import ReproducibleSession, models
+from ortlock.compare.result import Expected
+from ortlock.compare.run import Compared, compare
+from ortlock.compare.sides import parse_side
+from ortlock.configuration import CUDA
+from ortlock.report import Status
+from ortlock.settings.model import parse_version
+from tests.cpu.planted import serialized
+
+STRESSES = ("again", "fresh session", "threads")
+
+
+def scatter() -> bytes:
+    """Many float updates of few elements, added with atomics."""
+    random = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Neg", ["x"], ["n"], name="neg"),
+        helper.make_node("ScatterND", ["zeros", "indices", "n"], ["y"], name="adder", reduction="add"),
+    ]
+    weights = {"zeros": np.zeros(16, np.float32), "indices": random.integers(0, 16, (50_000, 1))}
+    return serialized(nodes, [50_000], weights, opset=16)
+
+
+VARYING: list[tuple[bytes, dict[str, Any], str]] = [
+    (models.conv_transpose((1, 128, 28, 28), 64), {"x": models.seeded_input((1, 128, 28, 28))}, "ConvTranspose"),
+    (models.reduction("ReduceSum", (1, 64, 256, 256)), {"x": models.seeded_input((1, 64, 256, 256))}, "ReduceSum"),
+    (scatter(), {"x": models.seeded_input((50_000,))}, "ScatterND"),
+]
+
+
+@pytest.mark.parametrize(("model", "feed", "operator"), VARYING, ids=[case[2] for case in VARYING])
+def test_verify_names_the_operator_that_varies(model: bytes, feed: dict[str, Any], operator: str) -> None:
+    session = ReproducibleSession(model, providers=[CUDA], mode="observe")
+    found = session.verify(feed, runs=30, stresses=STRESSES)
+    assert found.status is Status.VIOLATED
+    assert found.localised is not None
+    assert found.localised.node is not None, str(found.localised)
+    assert found.localised.node.op_type == operator
+    assert found.localised.seconds < 60
+
+
+def test_strict_holds_over_all_stresses() -> None:
+    session = ReproducibleSession(models.demo_model(), providers=[CUDA], mode="strict")
+    found = session.verify({"x": models.seeded_input((1, 3, 112, 112))}, runs=20)
+    assert found.status is Status.HOLDS, str(found)
+    assert {"memory limit", "fresh process"} <= {stress.name for stress in found.stresses if stress.runs}
+
+
+def test_a_setting_that_must_not_matter_and_does() -> None:
+    import onnxruntime
+
+    if parse_version(onnxruntime.__version__) < (1, 26):
+        pytest.skip("seen from ONNX Runtime 1.26 on")
+    session = ReproducibleSession(models.biased_conv(), providers=[CUDA], mode="observe")
+    found = session.verify({"x": models.seeded_input((1, 64, 28, 28))}, runs=6, stresses=("again", "settings"))
+    wrong = [stress.name for stress in found.stresses if stress.status is Status.VIOLATED]
+    assert wrong == ["fuse_conv_bias=1"]
+
+
+def test_tf32_is_told_from_rounding(tmp_path: Path) -> None:
+    weights = np.full((256, 256, 3, 3), 0.1, np.float32)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1] * 4)
+    path = tmp_path / "ones.onnx"
+    path.write_bytes(serialized([node], [1, 256, 14, 14], {"w": weights}))
+    cuda, cpu = (parse_side(text, path) for text in ("precision=tf32", "cpu"))
+    sides = [
+        Compared(side.text, side.maker, path.read_bytes(), tf32=side.tf32, exact=exact)
+        for side, exact in ((cuda, cuda.without_tf32().maker), (cpu, None))
+    ]
+    found = compare(sides[0], sides[1], {"x": np.ones((1, 256, 14, 14), np.float32)})
+    assert found.expected is Expected.YES, found.reasons
+    (conv,) = found.nodes
+    assert conv.a.explained_by == "tf32"
+    assert conv.a.shift == pytest.approx(0.0563, abs=1e-3)
+    (output,) = found.outputs
+    assert output.difference is not None
+    assert output.difference.max_abs == pytest.approx(0.057, abs=2e-3)
+    assert found.without_tf32 is not None
+    assert found.without_tf32.expected in (Expected.YES, Expected.SAME)
+    rest = found.without_tf32.outputs[0].difference
+    assert rest is not None
+    assert (rest.max_abs or 0) < 0.01
