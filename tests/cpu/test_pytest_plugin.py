@@ -88,7 +88,7 @@ def test_fixture_and_marker(pytester: pytest.Pytester) -> None:
             pass
         """
     )
-    done = pytester.runpytest("-p", "ortlock.pytest_plugin", "--strict-markers")
+    done = pytester.runpytest("--strict-markers")
     done.assert_outcomes(passed=1, failed=1, errors=1)
     done.stdout.fnmatch_lines_random(
         ["*first node that differs: draw (RandomNormalLike)*", "*'speed'* is not understood*"]

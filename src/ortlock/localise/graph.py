@@ -61,7 +61,7 @@ class Graph:
             remedy = "Give the ONNX file it was made from."
             raise GraphError(f"the model cannot be read as ONNX (.ort files have no tensors to look at). {remedy}")
         self.model = model
-        kept = {place.index: place.attributes for place in places(model) if place.graph == 0}
+        kept = {place.index: place.attributes or {} for place in places(model) if place.graph == 0}
         self.nodes = tuple(
             GraphNode(
                 index,
@@ -70,7 +70,7 @@ class Graph:
                 node.domain,
                 tuple(dict.fromkeys(name for name in _reads(node) if name)),
                 tuple(name for name in node.output if name),
-                kept.get(id(node), {}),
+                kept.get(index, {}),
                 any(attribute.type in _GRAPHS for attribute in node.attribute),
             )
             for index, node in enumerate(model.graph.node)
