@@ -51,6 +51,9 @@ def scattered(feed: dict[str, Any], reduction: str) -> Any:
     kind = np.float64 if feed["x"].dtype.kind == "f" else feed["x"].dtype
     result = feed["x"].astype(kind)
     rows = feed["i"][:, 0]
+    if reduction == "none":
+        result[rows] = feed["u"]  # the last of several updates stays
+        return result
     operation: Any = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[reduction]
     operation.at(result, rows, feed["u"].astype(kind))
     return result

@@ -27,7 +27,7 @@ def run(model: bytes, feed: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("operator", ["ScatterND", "ScatterElements"])
-@pytest.mark.parametrize("reduction", ["add", "mul"])
+@pytest.mark.parametrize("reduction", ["add", "mul", "none"])
 def test_scatter_is_moved(operator: str, reduction: str) -> None:
     placement = place(None, made.scatter(operator, reduction))
     assert placement is not None

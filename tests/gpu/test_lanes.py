@@ -231,7 +231,7 @@ def test_every_lane_has_a_stream_of_its_own_and_gives_the_same_bits() -> None:
     facts = session.report().lanes
     assert (facts.count, facts.open, facts.priority) == (3, 3, "high")
     assert all(size is not None for size in facts.memory)
-    del held, lane, options
+    del held, lane, options, lanes
     session.close()
     gc.collect()
     assert _native.stream_count() == before

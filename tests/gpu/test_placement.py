@@ -51,6 +51,8 @@ CASES: dict[str, Callable[[], tuple[bytes, dict[str, Any], Any, float]]] = {
     "ScatterND mul": lambda: scatter_case("ScatterND", "mul", np.float32),
     "ScatterND add float16": lambda: scatter_case("ScatterND", "add", np.float16),
     "ScatterElements add": lambda: scatter_case("ScatterElements", "add", np.float32),
+    "ScatterND without reduction": lambda: scatter_case("ScatterND", "none", np.float32),
+    "ScatterElements without reduction": lambda: scatter_case("ScatterElements", "none", np.float32),
     "ScatterElements mul": lambda: scatter_case("ScatterElements", "mul", np.float32),
     "ScatterElements add float16": lambda: scatter_case("ScatterElements", "add", np.float16),
     "GroupNorm float16": lambda: norm_case(np.float16, False),
