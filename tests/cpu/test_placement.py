@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from ortlock import ReproducibleSession, models
+from ortlock import NotReproducibleError, ReproducibleSession, models
 from ortlock.placement import Action, place, resolve_placement
 from ortlock.policy import Mode
 from tests import placement_models as made
@@ -33,7 +35,7 @@ def test_scatter_is_moved(operator: str, reduction: str) -> None:
     assert placement is not None
     assert [(one.node.label, one.action) for one in placement.nodes] == [(f"scatter ({operator})", Action.MOVED)]
     assert placement.one_thread == (operator == "ScatterND")
-    assert placement.entries(None) == {"session.name_based_layer_assignment": f"cpu({placement.mark})"}
+    assert placement.entries(None) == {"session.name_based_layer_assignment": f"cpu({placement.mark}cpu_)"}
     (node,) = onnx.load_model_from_string(placement.model).graph.node
     assert placement.mark in node.name
     assert placement.number(f"inlined_{node.name}_token_4") == 0
@@ -45,7 +47,7 @@ def test_the_callers_own_assignment_is_kept() -> None:
     placement = place(None, made.scatter("ScatterND", "add"))
     assert placement is not None
     entries = placement.entries("gpu(layers.);")
-    assert entries["session.name_based_layer_assignment"] == f"gpu(layers.); cpu({placement.mark})"
+    assert entries["session.name_based_layer_assignment"] == f"gpu(layers.); cpu({placement.mark}cpu_)"
 
 
 @pytest.mark.parametrize("operator", ["ScatterND", "ScatterElements"])
@@ -104,7 +106,7 @@ def test_inside_subgraphs() -> None:
 
 
 def test_unnamed_nodes_and_names_that_hold_the_mark() -> None:
-    model = onnx.load_model_from_string(made.scatter("ScatterND", "add", name="a__ortlock_placed_0_"))
+    model = onnx.load_model_from_string(made.scatter("ScatterND", "add", name="a__ortlock_cpu_0_"))
     other = helper.make_node("ScatterND", ["y", "i", "u"], ["z"], reduction="add")
     model.graph.node.append(other)
     model.graph.output.append(made.value("z", np.float32, [made.ROWS, made.WIDTH]))
@@ -112,7 +114,7 @@ def test_unnamed_nodes_and_names_that_hold_the_mark() -> None:
     assert placement is not None
     names = [node.name for node in onnx.load_model_from_string(placement.model).graph.node]
     assert [placement.number(name) for name in names] == [0, 1]
-    assert placement.number("a__ortlock_placed_0_") is None
+    assert placement.number("a__ortlock_cpu_0_") is None
     assert placement.nodes[1].node.label == "an unnamed ScatterND"
 
 
@@ -130,6 +132,180 @@ def test_external_weights_stay_where_they_are(tmp_path: Path) -> None:
     np.testing.assert_array_equal(conv, expected[1])
     np.testing.assert_array_equal(y, expected[0])
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_weights_behind_links(tmp_path: Path) -> None:
+    """A cache that keeps files by their hash, with links beside each other in the model's folder."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
+    blobs.mkdir()
+    snapshot.mkdir()
+    path = snapshot / "model.onnx"
+    onnx.save_model(
+        onnx.load_model_from_string(made.mixed()), path, save_as_external_data=True, location="w.bin", size_threshold=0
+    )
+    for name, blob in (("model.onnx", "111"), ("w.bin", "222")):
+        (snapshot / name).rename(blobs / blob)
+        (snapshot / name).symlink_to(Path("..", "blobs", blob))
+    placement = place(str(path), None)
+    assert placement is not None
+    assert placement.folder == str(blobs)
+    np.testing.assert_array_equal(
+        placed_session(str(path)).run(None, made.mixed_feed())[1], run(made.mixed(), made.mixed_feed())[1]
+    )
+
+
+def test_lengths_that_are_no_numbers_are_left_to_onnx_runtime(tmp_path: Path) -> None:
+    model = onnx.load_model_from_string(made.scatter("ScatterElements", "add"))
+    tensor = onnx.TensorProto(name="unused", data_type=onnx.TensorProto.FLOAT, dims=[1])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", "w.bin"), ("length", "abc")):
+        tensor.external_data.add(key=key, value=value)
+    model.graph.initializer.append(tensor)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    placement = place(str(path), None)
+    assert placement is not None
+    assert placement.folder == str(tmp_path)
+
+
+def branch(kind: int, step: float) -> Any:
+    """Return a graph with local names that other branches use too: d [4] of ``kind``, to which ``step`` is added."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["d"], to=kind),
+        helper.make_node("Constant", [], ["i"], value=helper.make_tensor("i", onnx.TensorProto.INT64, [1, 1], [0])),
+        helper.make_node("Constant", [], ["u"], value=helper.make_tensor("u", kind, [1], [step])),
+        helper.make_node("ScatterND", ["d", "i", "u"], ["s"], reduction="add"),
+        helper.make_node("Cast", ["s"], ["out"], to=onnx.TensorProto.DOUBLE),
+    ]
+    return helper.make_graph(nodes, "branch", [], [made.value("out", np.float64, [4])])
+
+
+def test_types_are_those_of_the_nodes_own_graph() -> None:
+    kinds = (onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+    for then_kind, else_kind in (kinds, kinds[::-1]):
+        choice = helper.make_node(
+            "If", ["c"], ["y"], then_branch=branch(then_kind, 1), else_branch=branch(else_kind, 1)
+        )
+        inputs = [made.value("c", np.bool_, []), made.value("x", np.float64, [4])]
+        graph = helper.make_graph([choice], "choice", inputs, [made.value("y", np.float64, [4])])
+        placement = place(None, made.serialized(graph))
+        assert placement is not None
+        assert sorted(one.action for one in placement.nodes) == [Action.MOVED, Action.WIDENED]
+        x = np.array([1000.123, 2, 3, 4])
+        for flag, kind in ((True, then_kind), (False, else_kind)):
+            (y,) = run(placement.model, {"c": np.array(flag), "x": x})
+            narrow = kind == onnx.TensorProto.FLOAT16
+            expected = np.float16(np.float32(np.float16(x[0])) + 1) if narrow else x[0] + 1
+            assert y[0] == float(expected)
+
+
+def through_a_function(nodes: list[Any], model: bytes, opset: int = 18) -> bytes:
+    """Return ``model`` with its nodes inside of a function f.Body."""
+    proto = onnx.load_model_from_string(model)
+    names = [value.name for value in proto.graph.input] + [value.name for value in proto.graph.initializer]
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(made.MICROSOFT, 1)]
+    proto.functions.append(helper.make_function("f", "Body", names, ["y"], nodes, opsets))
+    del proto.graph.node[:]
+    proto.graph.node.append(helper.make_node("Body", names, ["y"], name="call", domain="f"))
+    proto.opset_import.append(helper.make_opsetid("f", 1))
+    return bytes(proto.SerializeToString())
+
+
+def test_functions_are_inlined() -> None:
+    for plain in (made.scatter("ScatterND", "add", np.float16), made.group_norm(np.float32)):
+        nodes = list(onnx.load_model_from_string(plain).graph.node)
+        placement = place(None, through_a_function(nodes, plain))
+        reference = place(None, plain)
+        assert placement is not None
+        assert reference is not None
+        assert [one.action for one in placement.nodes] == [one.action for one in reference.nodes]
+        scatter = "i" in plain.decode("latin-1") and nodes[0].op_type == "ScatterND"
+        x = np.random.default_rng(1).standard_normal((1, 4, 4, 256)).astype(np.float32)
+        feed = made.scatter_feed("ScatterND", np.float16) if scatter else {"x": x}
+        np.testing.assert_array_equal(run(placement.model, feed)[0], run(reference.model, feed)[0])
+
+
+def test_rewritten_nodes_do_not_move_with_others() -> None:
+    norm = onnx.load_model_from_string(made.group_norm(np.float32))
+    scatter = onnx.load_model_from_string(made.scatter("ScatterElements", "add"))
+    for one in (*scatter.graph.input, *scatter.graph.output):
+        one.name = f"s_{one.name}"
+    node = scatter.graph.node[0]
+    node.input[:] = [f"s_{name}" for name in node.input]
+    node.output[:] = ["s_y"]
+    norm.graph.node.append(node)
+    norm.graph.input.extend(scatter.graph.input)
+    norm.graph.output.extend(scatter.graph.output)
+    placement = place(None, norm.SerializeToString())
+    assert placement is not None
+    assert [one.action for one in placement.nodes] == [Action.REWRITTEN, Action.MOVED]
+    (_, entry) = placement.entries(None).popitem()
+    pattern = entry.removeprefix("cpu(").removesuffix(")")
+    names = [node.name for node in onnx.load_model_from_string(placement.model).graph.node]
+    assert [name for name in names if pattern in name] == [f"scatter{pattern}1_"]
+    assert {placement.number(name) for name in names} == {0, 1}
+
+
+def untyped(dtype: Any) -> bytes:
+    """Return a scatter whose data and updates come from an operator that ONNX does not know."""
+    model = onnx.load_model_from_string(made.scatter("ScatterND", "add", dtype))
+    for name in ("x", "u"):
+        model.graph.node.insert(0, helper.make_node("Mystery", [name], [f"{name}2"], domain="f"))
+    scatter = model.graph.node[2]
+    scatter.input[0], scatter.input[2] = "x2", "u2"
+    scatter.output[0] = "hidden"
+    model.graph.node.append(helper.make_node("Mystery", ["hidden"], ["y"], domain="f"))
+    model.opset_import.append(helper.make_opsetid("f", 1))
+    return bytes(model.SerializeToString())
+
+
+def test_types_that_cannot_be_told() -> None:
+    placement = place(None, untyped(np.float32))
+    assert placement is not None
+    assert [one.action for one in placement.nodes] == [Action.MOVED]
+    with pytest.raises(
+        NotReproducibleError, match=r"scatter \(ScatterND\).*the type of x2 cannot be inferred.*value_info"
+    ):
+        place(None, untyped(np.float16))
+
+
+def test_activations_that_nobody_knows_stay() -> None:
+    model = onnx.load_model_from_string(made.group_norm())
+    for attribute in model.graph.node[0].attribute:
+        if attribute.name == "activation":
+            attribute.i = 2
+    assert place(None, model.SerializeToString()) is None
+
+
+GLOBAL_POOL = """
+import warnings
+import onnxruntime as ort
+from ortlock import NotReproducibleError, ReproducibleSession
+from tests import placement_models as made
+
+warnings.simplefilter("ignore")
+ort.set_global_thread_pool_sizes(2, 1)
+options = ort.SessionOptions()
+options.use_per_session_threads = False
+options.intra_op_num_threads = 1
+model = made.scatter("ScatterND", "add")
+try:
+    ReproducibleSession(model, options, providers=["CPUExecutionProvider"], mode="strict")
+except NotReproducibleError as error:
+    print(error.subject)
+placed = ReproducibleSession(model, options, providers=["CUDAExecutionProvider"], placement="cpu")
+print(placed.report().verdict, [state.origin for state in placed.report().settings if "intra_op_num" in state.key][0])
+"""
+
+
+def test_threads_of_the_whole_process_are_not_taken_for_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GLOBAL_POOL], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    )
+    assert done.stdout.splitlines()[-2:] == [
+        "scatter (ScatterND) on CPUExecutionProvider",
+        "violated could not be pinned",
+    ]
 
 
 def placed_session(model: Any, **arguments: Any) -> ReproducibleSession:

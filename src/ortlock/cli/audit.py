@@ -9,7 +9,7 @@ import click
 from ortlock.audit import Verdict, audit
 from ortlock.audit.model import ACTUAL_NODES
 from ortlock.audit.text import explanations, file_line, headline, rows
-from ortlock.cli.options import BAD_INPUT, DOES_NOT_HOLD, HOLDS, json_option, show_json, show_table
+from ortlock.cli.options import BAD_INPUT, DOES_NOT_HOLD, HOLDS, json_option, printable, show_json, show_table
 
 _STATUS = {Verdict.HOLDS: HOLDS, Verdict.VIOLATED: DOES_NOT_HOLD, Verdict.UNKNOWN: BAD_INPUT}
 
@@ -36,5 +36,5 @@ def command(model: Path, provider: str, as_json: bool) -> int:
     else:
         show_table(headline(found), ("operator", "nodes", "status", "in strict", "first nodes"), rows(found))
         for line in (*explanations(found), *map(file_line, found.files), ACTUAL_NODES):
-            print(line)
+            print(printable(line))
     return _STATUS[found.verdict]

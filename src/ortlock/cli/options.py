@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from ortlock.cli.errors import CommandError
 
@@ -144,16 +145,22 @@ def write_html(path: Path, page: str) -> None:
         raise CommandError(f"--html {path}: cannot be written: {error.strerror}. Give another path.") from error
 
 
+def printable(text: str) -> str:
+    """Return text without characters that would steer a terminal: those of a model's names are anybody's."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a title and a table for people."""
     shown = Table()
     for name in header:
         shown.add_column(name, overflow="fold")
     for row in rows:
-        shown.add_row(*("" if value is None else str(value) for value in row))
+        # As text: names of nodes may look like markup.
+        shown.add_row(*(Text("" if value is None else printable(str(value))) for value in row))
     console = Console()
     # In a file or a pipe there is no screen to fit.
     console = Console(width=None if console.is_terminal else 140, highlight=False)
     # Not as the table's own title, which would be folded to the table's width.
-    console.print(title, markup=False)
+    console.print(printable(title), markup=False)
     console.print(shown)

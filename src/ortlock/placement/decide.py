@@ -7,20 +7,23 @@ get a mark in their names, in a copy of the model in memory. Weights in external
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 import onnx
+from onnx.inliner import inline_local_functions
 
+from ortlock.errors import NotReproducibleError
 from ortlock.operators.findings import known
 from ortlock.operators.graph import Node, nodes_with_places
 from ortlock.operators.knowledge import CPU, CUDA, OperatorStatus
-from ortlock.operators.model_file import load
+from ortlock.operators.model_file import Place, load, places
 from ortlock.placement.rewrite import apply, decomposable, opset_of
-from ortlock.placement.types import element_types
-from ortlock.placement.weights import take_in_small_weights
+from ortlock.placement.types import Types, types_by_node
+from ortlock.placement.weights import settle_weights
 from ortlock.policy import Mode
 
 PLACEMENTS = ("cpu", "off")
@@ -28,9 +31,11 @@ SINCE = (1, 30)
 """First ONNX Runtime that moves nodes by name."""
 NAME_BASED, ANNOTATED = "session.name_based_layer_assignment", "session.layer_assignment_settings"
 
-_MARK = "__ortlock_placed_"
+_MARK = "__ortlock_"
+_CPU = "cpu"
 _THREADS = "intra_op_num_threads"
 _NARROW = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+_NARROW_NAMES = ("float16", "bfloat16")
 
 
 class Action(StrEnum):
@@ -61,7 +66,9 @@ class Placement:
     nodes: tuple[PlacedNode, ...]
     """By the number in their mark."""
     mark: str
-    """What the names of the moved nodes hold, and no others."""
+    """What the names of these nodes hold, and no others."""
+    folder: str | None
+    """Where external weights are, as far as it is known."""
     one_thread: bool
     """A moved node is right and deterministic with ``intra_op_num_threads`` 1 only."""
 
@@ -72,14 +79,14 @@ class Placement:
 
     def number(self, name: str) -> int | None:
         """Return which of :attr:`nodes` a node's name stands for; ONNX Runtime may put more before and after it."""
-        match = re.search(re.escape(self.mark) + r"(\d+)_", name)
+        match = re.search(re.escape(self.mark) + r"[a-z]+_(\d+)_", name)
         return int(match[1]) if match else None
 
     def entries(self, own: str | None) -> dict[str, str]:
         """Return the session's configuration entries; ``own`` is the caller's name-based assignment."""
         if not self.moves:
             return {}
-        return {NAME_BASED: "; ".join(filter(None, ((own or "").rstrip("; "), f"cpu({self.mark})")))}
+        return {NAME_BASED: "; ".join(filter(None, ((own or "").rstrip("; "), f"cpu({self.mark}{_CPU}_)")))}
 
 
 def resolve_placement(text: str | None, mode: Mode) -> bool:
@@ -104,33 +111,36 @@ def place(path: str | None, data: bytes | None, folder: str | None = None) -> Pl
         path: the model's file, or None.
         data: the model's bytes, or None.
         folder: where external weights are, for bytes.
+
+    Raises:
+        NotReproducibleError: a node needs another place, and it cannot be told whether it has one.
     """
     model = load(path, data)
     if model is None:
         return None
-    found = [(place.node, node) for place, node in nodes_with_places(model, [CUDA])]
-    mark = _MARK
-    while any(mark in node.name for _, node in found):
-        mark += "_"
+    needed = [place.function is not None for place, node, _ in _needing(model)]
+    if not needed:
+        return None
+    if any(needed):
+        # ONNX Runtime does so too. What ONNX cannot inline stays where it is.
+        with suppress(RuntimeError):
+            model = inline_local_functions(model)
+    mark = _unused_mark(model)
     placed: list[PlacedNode] = []
     widened: dict[int, int] = {}
-    opset = opset_of(model)
     one_thread = False
-    types: Mapping[str, int] | None = None
-    for proto, node in found:
-        action = way_out(proto, node, opset)
-        if action is None:
+    types = list(types_by_node(model))
+    for position, (place, node, action) in _numbered(model):
+        if place.function is not None:
             continue
-        number = len(placed)
         if action is Action.MOVED:
             one_thread |= known(replace(node, provider=CPU)).setting == _THREADS
-            if node.op_type.startswith("Scatter") and (node.attributes or {}).get("reduction", "none") != "none":
-                types = element_types(model) if types is None else types
-                if (kind := types.get(proto.input[0], 0)) in _NARROW:
-                    action = Action.WIDENED
-                    widened[number] = kind
+            if kind := _narrow(place.node, node, types[position]):
+                action = Action.WIDENED
+                widened[len(placed)] = kind
+        kept = "std" if action is Action.REWRITTEN else _CPU
+        place.node.name = f"{node.name}{mark}{kept}_{len(placed)}_"
         placed.append(PlacedNode(node, action, known(node).reason))
-        proto.name = f"{node.name}{mark}{number}_"
     if not placed:
         return None
     rewritten = {number for number, one in enumerate(placed) if one.action is Action.REWRITTEN}
@@ -138,8 +148,50 @@ def place(path: str | None, data: bytes | None, folder: str | None = None) -> Pl
     if data is None and path is not None:
         folder = str(Path(path).absolute().parent)
     if folder is not None:
-        take_in_small_weights(model, folder)
-    return Placement(model.SerializeToString(), tuple(placed), mark, one_thread)
+        folder = settle_weights(model, folder)
+    return Placement(model.SerializeToString(), tuple(placed), mark, folder, one_thread)
+
+
+_Way = tuple[Place, Node, Action]
+
+
+def _numbered(model: onnx.ModelProto) -> Iterator[tuple[int, _Way]]:
+    opset = opset_of(model)
+    for position, (place, node) in enumerate(list(nodes_with_places(model, [CUDA]))):
+        if action := way_out(place.node, node, opset):
+            yield position, (place, node, action)
+
+
+def _needing(model: onnx.ModelProto) -> Iterator[_Way]:
+    return (way for _, way in _numbered(model))
+
+
+def _unused_mark(model: onnx.ModelProto) -> str:
+    names = [name for place in places(model) for name in (place.node.name, *place.node.input, *place.node.output)]
+    mark = _MARK
+    while any(mark in name for name in names):
+        mark += "_"
+    return mark
+
+
+def _narrow(proto: onnx.NodeProto, node: Node, types: Types) -> int:
+    """Return the type of a scatter with a reduction where the CPU provider has no kernel for it; 0 where it has.
+
+    Raises:
+        NotReproducibleError: it cannot be told.
+    """
+    if not node.op_type.startswith("Scatter") or (node.attributes or {}).get("reduction", "none") == "none":
+        return 0
+    # Data, updates and result have one type.
+    kind = next((types[name] for name in (proto.input[0], proto.input[2], proto.output[0]) if name in types), 0)
+    if kind == 0 and node.types is not None and node.types.intersection(_NARROW_NAMES):
+        raise NotReproducibleError(
+            f"{node.label} on {CUDA}",
+            f"{known(node).reason} It would run on the CPU provider, which has no kernel for float16 and bfloat16, and "
+            f"the type of {proto.input[0]} cannot be inferred.",
+            f"Give {proto.input[0]} a type in the model's value_info, or cast it to float32 before the node.",
+        )
+    return kind if kind in _NARROW else 0
 
 
 def way_out(proto: onnx.NodeProto, node: Node, opset: int) -> Action | None:

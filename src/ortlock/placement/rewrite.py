@@ -23,7 +23,8 @@ def decomposable(node: onnx.NodeProto, opset: int) -> bool:
         return False
     if len(node.input) < 3 or not all(node.input[:3]):
         return False
-    return bool(_attribute(node, "channels_last", 1)) and _attribute(node, "groups", 0) > 0
+    known = _attribute(node, "activation", 0) in (0, _SILU)
+    return known and bool(_attribute(node, "channels_last", 1)) and _attribute(node, "groups", 0) > 0
 
 
 def opset_of(owner: Any) -> int:
@@ -39,7 +40,7 @@ def apply(model: onnx.ModelProto, mark: str, rewritten: Set[int], widened: Mappi
     """
     if not rewritten and not widened:
         return
-    numbered = re.compile(re.escape(mark) + r"(\d+)_$")
+    numbered = re.compile(re.escape(mark) + r"[a-z]+_(\d+)_$")
     for nodes, opset in _node_lists(model):
         new: list[onnx.NodeProto] = []
         changed = False

@@ -134,7 +134,8 @@ def _status_of(finding: Finding, settings: Sequence[SettingState]) -> Status:
     state = next((state for state in settings if state.key == finding.setting), None)
     match finding.status:
         case OperatorStatus.NONDETERMINISTIC if finding.setting is not None:
-            return Status.HOLDS if state is not None and state.value == "1" else Status.VIOLATED
+            in_force = state is not None and state.value == "1" and state.origin is not Origin.NOT_PINNED
+            return Status.HOLDS if in_force else Status.VIOLATED
         case OperatorStatus.NONDETERMINISTIC | OperatorStatus.STATEFUL:
             return Status.VIOLATED
         case OperatorStatus.UNKNOWN:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
@@ -34,13 +33,19 @@ def prepare(guard: Guard, options: Any, providers: Sequence[str], resolution: Re
     guard.placement, guard.costs = None, ()
     if not guard.places or not providers or providers[0] != CUDA:
         return resolution
-    placement = place(*guard.loaded, guard.restarted.folder if guard.restarted is not None else None)
-    if placement is None:
-        return resolution
-    if placement.moves and (problem := _cannot_move(placement, options)):
+    problem: NotReproducibleError | None = None
+    try:
+        placement = place(*guard.loaded, guard.restarted.folder if guard.restarted is not None else None)
+    except NotReproducibleError as error:
+        placement, problem = None, error
+    if placement is not None and placement.moves:
+        problem = _cannot_move(placement, options)
+    if problem is not None:
         if guard.mode is Mode.STRICT:
             raise problem
         guard.warn(str(problem))
+        return resolution
+    if placement is None:
         return resolution
     guard.placement = placement
     entries = placement.entries(session_options.config_entry(options, NAME_BASED))
@@ -66,7 +71,7 @@ def _one_thread(resolution: Resolution) -> Resolution:
     note = "A node on the CPU provider is right and deterministic with one thread only."
     states = list(resolution.states)
     for place_, state in enumerate(states):
-        if state.key == _THREADS and state.requested is None:
+        if state.key == _THREADS and state.requested is None and state.origin is not Origin.NOT_PINNED:
             states[place_] = replace(state, value="1", origin=Origin.PINNED, note=note)
             attributes = {**resolution.attributes, _THREADS: 1}
             return replace(resolution, states=tuple(states), attributes=attributes)
@@ -121,9 +126,7 @@ def substitute(guard: Guard) -> Substitute | None:
     restarted, placement = guard.restarted, guard.placement
     if placement is None:
         return None if restarted is None else Substitute(restarted.data, restarted.folder)
-    path, data = guard.source
-    folder = None if path is None or data is not None else str(Path(path).absolute().parent)
-    return Substitute(placement.model, folder)
+    return Substitute(placement.model, placement.folder)
 
 
 def named_by(placement: Placement | None) -> Named | None:
@@ -160,7 +163,12 @@ def measure_placement(session: Any, guard: Guard, feed: Mapping[str, Any], runs:
     given = session.get_provider_options()
     providers = [(name, dict(given[name])) for name in session.get_providers()]
     guard.costs = measure(placement.model, options, providers, feed, runs)
-    found = {placement.nodes[number].node.label: spent for number, spent in _by_node(placement, guard.costs).items()}
+    labels = [placed.node.label for placed in placement.nodes]
+    found = {
+        # Unnamed nodes have one label.
+        labels[number] if labels.count(labels[number]) == 1 else f"{labels[number]} #{number}": spent
+        for number, spent in _by_node(placement, guard.costs).items()
+    }
     return found | {cost.name: cost.milliseconds for cost in guard.costs if cost.name == "copies"}
 
 
