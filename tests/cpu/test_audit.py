@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -391,3 +392,22 @@ def test_command(op_type: str, status: int, tmp_path: Path, capsys: pytest.Captu
     assert "the report of a session judges the nodes that really run" in shown
     assert ("remedy:" in shown) == (status > 0)
     assert str(audit(path)).splitlines()[0].startswith(f"{path} on CUDAExecutionProvider: strict would")
+
+
+def test_versions_that_cannot_move_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = build([scatter(reduction="add")]).SerializeToString()
+    assert audit(data).verdict is Verdict.HOLDS
+    monkeypatch.setattr(onnxruntime, "__version__", "1.27.0")
+    result = audit(data)
+    assert found(result.operators, "ScatterND").actions["strict"] is Action.REFUSE
+    assert result.verdict is Verdict.VIOLATED
+
+
+def test_names_are_text_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.onnx"
+    names = ["[/]", "[red]bold[/red]", "a\x1b[31mb"]
+    path.write_bytes(build([scatter(name, reduction="add") for name in names]).SerializeToString())
+    assert main(["audit", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "[/], [red]bold[/red], a\\x1b[31mb" in shown
+    assert "\x1b" not in shown

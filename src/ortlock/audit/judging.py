@@ -23,10 +23,12 @@ def judge_model(model: onnx.ModelProto, provider: str) -> tuple[OperatorAudit, .
 
     Bodies of functions count where something calls them.
     """
-    opset = opset_of(model)
+    opset, movable = opset_of(model), placement.moves_by_name()
     groups: dict[tuple[str, str, Knowledge, placement.Action | None], list[AuditedNode]] = {}
     for place, node in _called(model, provider):
         way = placement.way_out(place.node, node, opset) if node.provider == CUDA else None
+        if way is placement.Action.MOVED and not movable:
+            way = None
         audited = AuditedNode(place.label, node.name, place.path, place.index)
         groups.setdefault((node.op_type, node.domain, known(node), way), []).append(audited)
     found = [

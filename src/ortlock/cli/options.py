@@ -150,6 +150,13 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
+class _Pipe(Console):
+    """A console that leaves it to the command line to say what a reader that has gone means."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a title and a table for people."""
     shown = Table()
@@ -158,9 +165,9 @@ def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object
     for row in rows:
         # As text: names of nodes may look like markup.
         shown.add_row(*(Text("" if value is None else printable(str(value))) for value in row))
-    console = Console()
+    console = _Pipe()
     # In a file or a pipe there is no screen to fit.
-    console = Console(width=None if console.is_terminal else 140, highlight=False)
+    console = _Pipe(width=None if console.is_terminal else 140, highlight=False)
     # Not as the table's own title, which would be folded to the table's width.
     console.print(printable(title), markup=False)
     console.print(shown)

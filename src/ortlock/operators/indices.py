@@ -39,6 +39,7 @@ class Constants:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._tensors: dict[str, list[onnx.TensorProto | None]] = defaultdict(list)
+        self._answers: dict[tuple[str, bool, int, tuple[int, ...] | None], bool | None] = {}
         self._shapes: dict[str, list[tuple[int, ...] | None]] = defaultdict(list)
         self._add_graph(model.graph)
         for function in model.functions:
@@ -49,14 +50,19 @@ class Constants:
         """As :func:`duplicate_indices`, for several nodes of one model."""
         if node.op_type not in SCATTERS or len(node.input) <= _INDICES:
             return None
-        indices = self._integers(node.input[_INDICES])
+        sizes = self._shape(node.input[_DATA])
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        # Many nodes may share their indices.
+        key = (node.input[_INDICES], node.op_type == "ScatterND", axis, sizes)
+        if key not in self._answers:
+            self._answers[key] = self._look(*key)
+        return self._answers[key]
+
+    def _look(self, name: str, rows: bool, axis: int, sizes: tuple[int, ...] | None) -> bool | None:
+        indices = self._integers(name)
         if indices is None:
             return None
-        sizes = self._shape(node.input[_DATA])
-        if node.op_type == "ScatterND":
-            return _duplicate_rows(indices, sizes)
-        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-        return _duplicates_along(indices, axis, sizes)
+        return _duplicate_rows(indices, sizes) if rows else _duplicates_along(indices, axis, sizes)
 
     def _integers(self, name: str) -> Integers | None:
         found = self._tensors.get(name, [None])

@@ -1,7 +1,16 @@
 """Placement: nodes without a deterministic CUDA kernel, run where they have one, in a copy of the model in memory."""
 
 from ortlock.placement.cost import NodeCost, measure
-from ortlock.placement.decide import PLACEMENTS, Action, PlacedNode, Placement, place, resolve_placement, way_out
+from ortlock.placement.decide import (
+    PLACEMENTS,
+    Action,
+    PlacedNode,
+    Placement,
+    moves_by_name,
+    place,
+    resolve_placement,
+    way_out,
+)
 
 __all__ = [
     "PLACEMENTS",
@@ -10,6 +19,7 @@ __all__ = [
     "PlacedNode",
     "Placement",
     "measure",
+    "moves_by_name",
     "place",
     "resolve_placement",
     "way_out",

@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import onnx
+import onnxruntime
 from onnx.inliner import inline_local_functions
 
 from ortlock.errors import NotReproducibleError
@@ -25,6 +26,7 @@ from ortlock.placement.rewrite import apply, decomposable, opset_of
 from ortlock.placement.types import Types, types_by_node
 from ortlock.placement.weights import settle_weights
 from ortlock.policy import Mode
+from ortlock.settings import parse_version
 
 PLACEMENTS = ("cpu", "off")
 SINCE = (1, 30)
@@ -192,6 +194,11 @@ def _narrow(proto: onnx.NodeProto, node: Node, types: Types) -> int:
             f"Give {proto.input[0]} a type in the model's value_info, or cast it to float32 before the node.",
         )
     return kind if kind in _NARROW else 0
+
+
+def moves_by_name() -> bool:
+    """Return whether this ONNX Runtime moves nodes by name."""
+    return parse_version(onnxruntime.__version__) >= SINCE
 
 
 def way_out(proto: onnx.NodeProto, node: Node, opset: int) -> Action | None:

@@ -11,12 +11,12 @@ import onnxruntime
 from ortlock.errors import NotReproducibleError
 from ortlock.operators.graph import Named, Node
 from ortlock.placement import Action, NodeCost, Placement, measure, place
-from ortlock.placement.decide import ANNOTATED, NAME_BASED, SINCE
+from ortlock.placement.decide import ANNOTATED, NAME_BASED, SINCE, moves_by_name
 from ortlock.policy import Mode
 from ortlock.report import PlacedFacts
 from ortlock.session import options as session_options
 from ortlock.session.random_ops import EXTERNAL_FOLDER
-from ortlock.settings import CUDA, Origin, Resolution, parse_version
+from ortlock.settings import CUDA, Origin, Resolution
 
 if TYPE_CHECKING:
     from ortlock.session.guard import Guard
@@ -56,7 +56,7 @@ def prepare(guard: Guard, options: Any, providers: Sequence[str], resolution: Re
 def _cannot_move(placement: Placement, options: Any) -> NotReproducibleError | None:
     first = next(placed for placed in placement.nodes if placed.action is not Action.REWRITTEN)
     subject = f"{first.node.label} on {CUDA}"
-    if parse_version(onnxruntime.__version__) < SINCE:
+    if not moves_by_name():
         version = ".".join(map(str, SINCE))
         text = f"{first.reason} ONNX Runtime {onnxruntime.__version__} cannot move single nodes to the CPU provider."
         return NotReproducibleError(subject, text, f"Use ONNX Runtime {version} or later, or the CPU provider.")
