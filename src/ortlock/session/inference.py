@@ -4,39 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onnxruntime import InferenceSession
 
 from ortlock import native
-from ortlock.digest import digest
 from ortlock.errors import NotReproducibleError
 from ortlock.lanes import asynchronous
 from ortlock.lanes.choice import lane_request
 from ortlock.placement import resolve_placement
 from ortlock.policy import Mode, resolve_mode
 from ortlock.session.creation import create
-from ortlock.session.facts import report
 from ortlock.session.guard import FALLBACK_OFF, Guard
-from ortlock.session.lanes import check_open, close, move, retire_forked
+from ortlock.session.known import KnownSession
+from ortlock.session.lanes import close, move, retire_forked
 from ortlock.session.lock import SessionLock, lock_request
-from ortlock.session.placing import measure_placement
 from ortlock.session.random_ops import random_request
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from ortlock.localise import Localised
-    from ortlock.report import ReproducibilityReport
-    from ortlock.verify import BatchClaim, Evidence
-    from ortlock.verify.sessions import HowToVerify
-    from ortlock.verify.subject import Feed
 
 # Bound once: these run at every run().
 _enter, _leave = native.enter, native.leave
 
 
-class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has no type information.
+class ReproducibleSession(KnownSession):
     """A drop-in for :class:`onnxruntime.InferenceSession` whose outputs repeat bit for bit.
 
     Args:
@@ -75,8 +64,6 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
             CPU, CUDA was asked for and is not there, a nondeterministic plan runs.
     """
 
-    _ortlock: Guard
-
     def __init__(
         self,
         path_or_bytes: str | bytes | os.PathLike[str],
@@ -108,111 +95,6 @@ class ReproducibleSession(InferenceSession):  # type: ignore[misc]  # ONNX Runti
         self._ortlock = guard
         super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
         guard.ready = True
-
-    @property
-    def mode(self) -> Mode:
-        """The mode in force."""
-        return self._ortlock.mode
-
-    def report(self) -> ReproducibilityReport:
-        """Return what is known of this session's reproducibility up to now."""
-        check_open(self._ortlock)
-        return report(self, self._ortlock)
-
-    def save_lockfile(self) -> int:
-        """Write what was chosen since the last time to the lockfile now; return how many choices that were.
-
-        A session that records writes by itself while it runs and when it ends; this is for whoever needs to know.
-
-        Raises:
-            ValueError: the session has no lockfile.
-            LockfileError: it cannot be written, is damaged, or is for another model by now.
-        """
-        check_open(self._ortlock)
-        lock = self._ortlock.lock
-        if lock is None:
-            raise ValueError("This session has no lockfile; give lockfile=PATH and lock_mode='record'.")
-        return lock.write(native.records(self._ortlock.number), now=True)
-
-    def measure_placement(self, input_feed: Mapping[str, Any], runs: int = 5) -> dict[str, float]:
-        """Measure what the placed nodes cost, for the report; return milliseconds a run by node.
-
-        A second session on the same model profiles ``runs`` runs after two more. ``copies`` stands for all copies
-        between the devices. Empty where no node was placed.
-
-        Raises:
-            ValueError: ``runs`` is not positive.
-            Exception: whatever ONNX Runtime raises.
-        """
-        return measure_placement(self, self._ortlock, input_feed, runs)
-
-    def digest(self, outputs: Sequence[Any], output_names: Sequence[str] | None = None) -> str:
-        """Return ``sha256:<hex>`` over names, shapes, types and bytes of what a run returned.
-
-        Args:
-            outputs: the list that ``run`` or ``run_with_ort_values`` returned.
-            output_names: the names passed to that run; None for all outputs of the model.
-
-        Raises:
-            ValueError: there are not as many outputs as names.
-        """
-        names = list(output_names) if output_names else [output.name for output in self._outputs_meta]
-        if len(names) != len(outputs):
-            raise ValueError(
-                f"{len(outputs)} outputs and {len(names)} names ({', '.join(names)}); "
-                "pass the output_names that the run was given."
-            )
-        return digest(outputs, names)
-
-    def verify(self, inputs: Feed | Sequence[Feed], **how: Unpack[HowToVerify]) -> Evidence:
-        """Run new sessions like this one under stress, on these inputs, and compare all outputs bit by bit.
-
-        What is found also goes into :meth:`report`. The reference is what this session gives.
-
-        Args:
-            inputs: one set of inputs by name, or several, e.g. of several shapes.
-            how: ``runs`` under each stress (20 unless given), ``seconds`` for all, ``threads`` that share a session,
-                ``stresses`` by name (``ortlock.verify.NAMES``), ``early_stop`` at the first difference (True),
-                ``progress``, called after each step.
-
-        Raises:
-            ValueError: there are no inputs, or a stress is not known.
-            Exception: what a run raises that should not fail.
-        """
-        from ortlock.verify.sessions import verify_session
-
-        return verify_session(self, inputs, **how)
-
-    def batch_invariance(self, inputs: Feed, *, progress: Callable[[int, int], None] | None = None) -> BatchClaim:
-        """Measure whether a row's bits depend on the batch that it travels in, in new sessions like this one.
-
-        What is found also goes into :meth:`report`, as a claim of its own.
-
-        Args:
-            inputs: one set of inputs by name, the batch being the first axis; of fewer than 8 rows more are made.
-            progress: called with how many nodes have been looked at, and of how many.
-
-        Raises:
-            GraphError: the model's graph cannot be read.
-        """
-        from ortlock.verify.sessions import batch_of_session
-
-        return batch_of_session(self, inputs, progress)
-
-    def localise(self, inputs: Feed, *, runs: int = 4, sessions: int = 2) -> Localised:
-        """Find the first node whose output differs from run to run, in new sessions like this one.
-
-        Args:
-            inputs: one set of inputs by name.
-            runs: runs of each session.
-            sessions: new sessions.
-
-        Raises:
-            GraphError: the model's graph cannot be read.
-        """
-        from ortlock.verify.sessions import localise_session
-
-        return localise_session(self, inputs, runs=runs, sessions=sessions)
 
     def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
         """Compute the predictions, as in the original.
