@@ -64,7 +64,9 @@ def apply(options: Any, attributes: Mapping[str, Any], entries: Mapping[str, str
     for name, value in attributes.items():
         setattr(options, name, value)
     for key, text in entries.items():
-        options.add_session_config_entry(key, text)
+        # ONNX Runtime warns of an entry that is set again.
+        if config_entry(options, key) != text:
+            options.add_session_config_entry(key, text)
 
 
 def pinned_copy(options: Any, attributes: Mapping[str, Any], entries: Mapping[str, str], *, fresh: bool) -> Any | None:
