@@ -152,7 +152,7 @@ def test_the_commands_write_pages(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "cannot be written: No such file or directory" in capsys.readouterr().err
 
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 
 CHECK = """
 <script>
@@ -171,7 +171,7 @@ document.body.insertAdjacentHTML("beforeend", `<p id="seen">sorted ${sorted}; sh
 """
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no browser was found: chromium, chromium-browser, google-chrome")
+@pytest.mark.skipif(BROWSER is None, reason="no browser was found on the path (Chromium or Chrome)")
 @pytest.mark.parametrize("dark", [False, True])
 def test_in_a_browser(tmp_path: Path, dark: bool) -> None:
     model = chain(12)
