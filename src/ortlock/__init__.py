@@ -7,6 +7,7 @@ from ortlock.audit import Audit, audit
 from ortlock.digest import digest
 from ortlock.errors import (
     DeviceLostError,
+    GoldenOutputsError,
     LockfileError,
     ModelFileError,
     NotReproducibleError,
@@ -25,6 +26,7 @@ __version__ = _version("ortlock")
 __all__ = [
     "Audit",
     "DeviceLostError",
+    "GoldenOutputsError",
     "LockfileError",
     "Mode",
     "ModelFileError",

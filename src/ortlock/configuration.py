@@ -74,6 +74,8 @@ class Configuration:
     """Attributes of ``SessionOptions`` that are not at their default; enumerations by name."""
     entries: Mapping[str, str] = field(default_factory=dict)
     """Session configuration entries."""
+    lanes: int | None = None
+    """As asked for; None: the default."""
 
     @classmethod
     def of(cls, session: ReproducibleSession) -> Configuration:
@@ -94,7 +96,7 @@ class Configuration:
             for name in session.get_providers()
         )
         lockfile = str(guard.lock.path.absolute()) if guard.lock is not None else None
-        return cls(providers, str(session.mode), lockfile, attributes, entries)
+        return cls(providers, str(session.mode), lockfile, attributes, entries, guard.lane_request.count)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Configuration:
@@ -156,7 +158,7 @@ class Configuration:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ReproducibilityWarning)
             return ReproducibleSession(
-                model, options, providers=list(self.providers), mode=self.mode, lockfile=lockfile
+                model, options, providers=list(self.providers), mode=self.mode, lockfile=lockfile, lanes=self.lanes
             )
 
     def _options(self) -> Any:

@@ -51,6 +51,16 @@ class LockfileError(_FileError):
     """
 
 
+class GoldenOutputsError(_FileError):
+    """A file of golden outputs cannot be used or written; whatever it holds was left as it is.
+
+    Attributes:
+        path: the file.
+        reason: what is wrong.
+        remedy: what the caller can do about it.
+    """
+
+
 class ModelFileError(_FileError):
     """A model file cannot be read as an ONNX model.
 

@@ -171,7 +171,7 @@ document.body.insertAdjacentHTML("beforeend", `<p id="seen">sorted ${sorted}; sh
 """
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+@pytest.mark.skipif(BROWSER is None, reason="no browser was found on the path (Chromium or Chrome)")
 @pytest.mark.parametrize("dark", [False, True])
 def test_in_a_browser(tmp_path: Path, dark: bool) -> None:
     model = chain(12)

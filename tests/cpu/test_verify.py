@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import helper
+from onnxruntime import InferenceSession
 
 from ortlock import ReproducibleSession, models
 from ortlock.cli import main
-from ortlock.configuration import Source
+from ortlock.configuration import Configuration, Source
+from ortlock.lanes.lane import LaneSession
 from ortlock.localise import SessionMaker
 from ortlock.lockfile import read
 from ortlock.report import Status, Verdict
@@ -46,6 +50,77 @@ def test_every_stress_that_this_machine_has_is_run() -> None:
     assert found.inputs == tuple(inputs_digest(feed) for feed in IMAGES)
     assert found.localised is None
     assert "no output differed" in found.summary()
+
+
+@pytest.mark.parametrize(("mode", "asked"), [("pin", None), ("strict", 2)])
+def test_every_lane_runs(mode: str, asked: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+    run = InferenceSession.run
+
+    def noted(self: InferenceSession, *arguments: Any, **options: Any) -> Any:
+        used.append(f"{id(self._sess)} {threading.get_ident()}")
+        return run(self, *arguments, **options)
+
+    monkeypatch.setattr(InferenceSession, "run", noted)
+    count = asked or 3
+    configuration = Configuration(((CPU, {}),), mode, lanes=asked)
+    subject = Subject(SessionMaker(configuration, Source(data=models.conv_net(2))), IMAGES, threads=2)
+    plain = replace(configuration, lanes=None).open(Source(data=models.conv_net(2)))
+    found = verify(subject, own=plain, budget=Budget(runs=1), stresses=("lanes",))
+    lanes = stress(found, "lanes")
+    # Every lane and two threads, both inputs.
+    assert (lanes.status, lanes.runs, lanes.distinct) == (Status.HOLDS, 2 * (count + 2), 1)
+    assert lanes.note == f"lanes that ran: {count}"
+    assert found.outputs == tuple(plain.digest(run(plain, None, image)) for image in IMAGES)
+    meeting = used[2 : 2 + 2 * count]
+    assert len({one.split()[0] for one in meeting}) == count
+    assert len({one.split()[1] for one in meeting}) == count
+
+
+def test_a_lane_with_other_bits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = InferenceSession.run
+
+    def wrong(self: InferenceSession, *arguments: Any, **options: Any) -> Any:
+        return [value + isinstance(self, LaneSession) for value in run(self, *arguments, **options)]
+
+    monkeypatch.setattr(InferenceSession, "run", wrong)
+    session = ReproducibleSession(chain(3), providers=[CPU])
+    found = session.verify(FEED, runs=1, stresses=("again", "lanes"))
+    assert [(one.status, one.distinct) for one in found.stresses] == [(Status.HOLDS, 1), (Status.VIOLATED, 2)]
+
+
+def test_a_lane_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortlock.verify.lanes._SECONDS_TO_MEET", 0.1)
+
+    def refuse(self: LaneSession, *arguments: Any) -> None:
+        raise RuntimeError("no room")
+
+    session = ReproducibleSession(chain(3), providers=[CPU])
+    monkeypatch.setattr(LaneSession, "__init__", refuse)
+    found = stress(session.verify(FEED, runs=1, stresses=("lanes",)), "lanes")
+    assert (found.status, found.runs) == (Status.HOLDS, 7)
+    assert found.note.startswith("lanes that ran: 1; asked for; without CUDA they need no streams; lane ")
+    assert found.note.endswith(" could not be made: no room")
+
+
+def test_observe_has_no_lanes() -> None:
+    found = verify(net(), budget=Budget(runs=1), stresses=("again", "lanes"))
+    lanes = stress(found, "lanes")
+    assert (lanes.status, lanes.runs, lanes.note) == (Status.UNKNOWN, 0, "mode observe has no lanes")
+    assert found.status is Status.HOLDS
+    maker = FaultyMaker(chain(3), "t1", steady=True)
+    found = verify(Subject(maker, [FEED]), budget=Budget(runs=1), stresses=("lanes",))
+    assert stress(found, "lanes").note == "needs sessions of ONNX Runtime"
+
+
+def test_sessions_like_one_have_its_lanes() -> None:
+    session = ReproducibleSession(chain(3), providers=[CPU], lanes=2)
+    made = Configuration.from_dict(Configuration.of(session).to_dict())
+    assert made.lanes == 2
+    lanes = made.open(Source(data=chain(3))).report().lanes
+    assert lanes is not None
+    assert lanes.count == 2
+    assert Configuration.of(ReproducibleSession(chain(3), providers=[CPU])).lanes is None
 
 
 def test_one_shape_cannot_be_shuffled() -> None:

@@ -54,7 +54,7 @@ def test_strict_holds_over_all_stresses() -> None:
     session = ReproducibleSession(models.demo_model(), providers=[CUDA], mode="strict")
     found = session.verify({"x": models.seeded_input((1, 3, 112, 112))}, runs=20)
     assert found.status is Status.HOLDS, str(found)
-    assert {"memory limit", "fresh process"} <= {stress.name for stress in found.stresses if stress.runs}
+    assert {"lanes", "memory limit", "fresh process"} <= {stress.name for stress in found.stresses if stress.runs}
 
 
 def test_a_setting_that_must_not_matter_and_does() -> None:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ortlock.compare.sides import Side
 
 _LISTED = 30
-_MEASURES = ("equal", "max abs", "mean abs", "max rel", "max ULP", "special")
 
 
 @click.command("compare")
@@ -156,11 +155,11 @@ def _does_not_run(model: Path, error: Exception) -> CommandError:
 
 
 def _show(found: Comparison, feed: Feed) -> None:
-    from ortlock.compare.text import cells
+    from ortlock.compare.text import MEASURES, cells
 
     shapes = ", ".join(f"{name} {list(getattr(value, 'shape', ()))}" for name, value in feed.items())
     rows = [[output.name, *cells(output.difference)] for output in found.outputs]
-    show_table(f"Outputs, A ({found.a}) against B ({found.b}), {shapes}", ("output", *_MEASURES), rows)
+    show_table(f"Outputs, A ({found.a}) against B ({found.b}), {shapes}", ("output", *MEASURES), rows)
     differing = found.differing
     if differing:
         node_rows = [
@@ -174,7 +173,7 @@ def _show(found: Comparison, feed: Feed) -> None:
             ]
             for node in differing[:_LISTED]
         ]
-        header = ("node", *_MEASURES, "inputs differ", "terms", "A explained by", "B explained by")
+        header = ("node", *MEASURES, "inputs differ", "terms", "A explained by", "B explained by")
         show_table(
             f"Nodes that differ: {len(differing)} of {len(found.nodes)}, without graph optimisation", header, node_rows
         )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ortlock.npz import NpzError, read_npz
 
 Feed = dict[str, Any]
 
@@ -101,14 +101,9 @@ def load_npz(path: Path, specs: Sequence[InputSpec]) -> Feed:
         InputError: the file cannot be read, lacks an input or holds one that the model does not have.
     """
     try:
-        file = np.load(path, allow_pickle=False)
-        if isinstance(file, np.ndarray):
-            raise ValueError("one array without a name")
-        with file:
-            feed = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        cause = (error.strerror if isinstance(error, OSError) else None) or error
-        raise InputError(f"--inputs {path}: {cause}. Write it with numpy.savez(path, NAME=array, ...).") from error
+        feed: Feed = {**read_npz(path)}
+    except NpzError as error:
+        raise InputError(f"--inputs {path}: {error}. Write it with numpy.savez(path, NAME=array, ...).") from error
     wanted = {spec.name for spec in specs}
     needed = {spec.name for spec in specs if not spec.type.startswith("optional")}
     if missing := sorted(needed - set(feed)):

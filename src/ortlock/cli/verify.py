@@ -43,6 +43,11 @@ if TYPE_CHECKING:
 @click.option("--mode", type=click.Choice(("observe", "pin", "strict")), help="Default: ORTLOCK_MODE, else pin.")
 @click.option("--lock", type=click.Path(path_type=Path), help="Replay this lockfile, and check its golden digests.")
 @click.option("--golden", is_flag=True, help="Write golden digests to the lockfile instead of checking them.")
+@click.option(
+    "--golden-outputs",
+    type=click.Path(path_type=Path),
+    help="FILE.npz: with --golden, also write the outputs; else say how far off they are where digests differ.",
+)
 @click.option("--runs", type=click.IntRange(1), help="Runs under each stress.  [default: 20 without --seconds]")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds for all stresses together.")
 @click.option("--threads", type=click.IntRange(1), default=4, show_default=True, help="Threads that share a session.")
@@ -61,6 +66,7 @@ def command(
     mode: str | None,
     lock: Path | None,
     golden: bool,
+    golden_outputs: Path | None,
     runs: int | None,
     seconds: float | None,
     threads: int,
@@ -78,10 +84,15 @@ def command(
     """
     from ortlock.report.model import Status
     from ortlock.verify.golden import check_golden, write_golden
+    from ortlock.verify.golden_outputs import GoldenOutputs
 
     path = str(readable_model(model))
     if golden and lock is None:
         raise CommandError("--golden writes to a lockfile; give --lock FILE too.")
+    if golden_outputs is not None and lock is None:
+        raise CommandError("--golden-outputs goes with the golden digests of a lockfile; give --lock FILE too.")
+    # Before all runs: a file that cannot be read is told at once.
+    arrays = GoldenOutputs(golden_outputs) if golden_outputs is not None and not golden else None
     with nothing_but_json(as_json), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session = _session(path, choose_providers(provider), mode, lock, golden)
@@ -109,9 +120,9 @@ def command(
         checked: list[GoldenResult] = []
         written = 0
         if golden and evidence.status is Status.HOLDS:
-            written = write_golden(session, feeds, evidence.outputs)
+            written = write_golden(session, feeds, evidence.outputs, golden_outputs)
         elif lock is not None and not golden:
-            checked = check_golden(session, feeds, evidence.outputs)
+            checked = check_golden(session, feeds, evidence.outputs, arrays)
         report = session.report()
     if html is not None:
         write_html(html, report.to_html())
@@ -200,7 +211,12 @@ def _show(model: Path, provider: str, evidence: Evidence) -> None:
 
 
 def _tell_golden(lock: Path | None, checked: Sequence[GoldenResult], written: int, golden: bool) -> None:
+    from ortlock.compare.text import MEASURES, cells
+
     if golden:
         print(f"{lock}: {written} golden digests written" if written else f"{lock}: no golden digest written")
     for result in checked:
         print(f"golden {result.inputs[:15]}: {result.status}: {result.text}")
+        if result.differences:
+            rows = [(one.name, *cells(one.difference)) for one in result.differences]
+            show_table(f"golden outputs against these, inputs {result.inputs[:15]}", ("output", *MEASURES), rows)

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from ortlock.compare.metrics import Difference
 from ortlock.compare.result import Comparison
 
+MEASURES = ("equal", "max abs", "mean abs", "max rel", "max ULP", "special")
+"""What :func:`cells` tells, as a table's header."""
+
 
 def to_text(found: Comparison) -> str:
     """Return the judgement and its reasons as lines; tables are the command's."""

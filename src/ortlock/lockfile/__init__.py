@@ -1,6 +1,7 @@
 """Lockfiles: which engine each operation of a model runs, by environment, as JSON to be committed (docs/lockfile.md).
 
-``schema`` is what such a file holds, ``files`` reads and writes it, ``identity`` says which environment it is.
+``schema`` is what such a file holds, ``files`` reads and writes it, ``atomic`` puts files in
+the place of others, ``identity`` says which environment it is.
 """
 
 from ortlock.lockfile.files import check_model, digest_of, merge, read

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ import filelock
 import msgspec
 
 from ortlock.errors import LockfileError
+from ortlock.lockfile.atomic import replacing
 from ortlock.lockfile.identity import fingerprint
 from ortlock.lockfile.schema import FORMAT, VERSION, Golden, LockedChoice, Lockfile, ModelRecord, Section
 
@@ -73,7 +72,7 @@ def merge(path: Path, model: ModelRecord, name: str, section: Section, *, replac
     Raises:
         LockfileError: the file is damaged or for another model (it is then left as it is), or cannot be written.
     """
-    with _locked(path):
+    with locked(path):
         known = read(path)
         if known is None:
             known = Lockfile(format=FORMAT, version=VERSION, model=model, environments={})
@@ -173,7 +172,12 @@ def _line_of_second(text: str, key: str) -> int:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes from writing a file inside the block.
+
+    Raises:
+        LockfileError: its folder cannot be written to, or another process does not let go of it.
+    """
     lock = filelock.FileLock(f"{path}.lock", timeout=_WAIT_SECONDS)
     try:
         path.parent.stat()  # FileLock would make a missing folder
@@ -197,29 +201,12 @@ def to_json(lockfile: Lockfile) -> str:
 
 def _write(path: Path, lockfile: Lockfile) -> None:
     text = to_json(lockfile)
-    target = path.resolve()  # a link stays a link
     try:
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).chmod(mode)
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with replacing(path) as file:
+            file.write(text.encode())
     except OSError as error:
         remedy = "Check that its folder is there, can be written to and has room. The previous file is as it was."
         raise LockfileError(path, f"it cannot be written: {error.strerror}.", remedy) from error
-
-
-def _umask() -> int:
-    value = os.umask(0o077)
-    os.umask(value)
-    return value
 
 
 def digest_of(choices: Mapping[str, LockedChoice]) -> str:

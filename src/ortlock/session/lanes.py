@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ortlock import native
 from ortlock.errors import SessionClosedError
 from ortlock.lanes import forks
 from ortlock.lanes.choice import LanePlan, serial
 from ortlock.lanes.lane import LaneSession, Make, Source
-from ortlock.lanes.lanes import CLOSED, Lanes, Retired
+from ortlock.lanes.lanes import CLOSED, Lanes, Retired, Run
 from ortlock.policy import Mode
 from ortlock.settings import CUDA
 
@@ -65,6 +66,25 @@ def move(session: Any, guard: Guard, change: Callable[[], None]) -> None:
         return run
 
     lanes.end(changed)
+
+
+def call(guard: Guard, method: Run, *arguments: Any) -> Any:
+    """Return what ``method`` returns on the next free lane of a session that has lanes, as for its own runs.
+
+    Raises:
+        Exception: as ``ReproducibleSession.run``.
+    """
+    assert guard.lanes is not None
+    previous = native.enter(guard.number)
+    try:
+        result = guard.lanes.call(method, *arguments)
+    except BaseException as error:
+        native.leave(previous)
+        guard.run_failed(error)
+        raise
+    if (events := native.leave(previous)) != guard.seen:
+        guard.plans_changed(events)
+    return result
 
 
 def close(session: Any, guard: Guard) -> None:

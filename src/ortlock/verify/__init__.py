@@ -1,8 +1,9 @@
 """Evidence: runs under stress, their digests compared bit by bit.
 
-``stresses`` and ``memory`` are the ways to run, ``running`` runs them within a budget, ``processes`` and ``worker`` do
-it in new processes, ``device`` occupies and poisons device memory; ``subject`` is what is run and ``result`` what came
-of it. ``golden`` keeps digests in lockfiles; ``batch``, ``breaking`` and ``rows`` measure batch invariance.
+``stresses``, ``lanes`` and ``memory`` are the ways to run, ``running`` runs them within a budget, ``processes`` and
+``worker`` do it in new processes, ``device`` occupies and poisons device memory; ``subject`` is what is run and
+``result`` what came of it. ``golden`` keeps digests in lockfiles, ``golden_outputs`` the outputs beside them;
+``batch``, ``breaking`` and ``rows`` measure batch invariance.
 """
 
 from ortlock.verify.batch import BatchClaim

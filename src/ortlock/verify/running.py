@@ -69,7 +69,7 @@ class _Tally:
             status = Status.VIOLATED
         elif self.runs:
             status = Status.HOLDS
-        note = self.unavailable or ("" if self.runs else "every run failed" if self.failed else "not reached")
+        note = self.unavailable or (stress.note if self.runs else "every run failed" if self.failed else "not reached")
         distinct = max(len(found) for found in self.digests) if self.runs else 0
         return StressResult(
             stress.name, stress.scope, stress.text, self.runs, self.failed, distinct, status, note, self.seconds

@@ -24,6 +24,8 @@ class Stress:
     name = ""
     scope = "run"
     text = ""
+    note = ""
+    """What became known while it ran."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -48,6 +50,23 @@ class Stress:
     def in_order(self, runner: Runner, order: Sequence[int] | None = None) -> Iterator[Observation]:
         for index in order if order is not None else range(len(self.subject.feeds)):
             yield index, observe(runner, self.subject.feeds[index])
+
+
+class OneSession(Stress):
+    """Keeps one session."""
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._runner: Runner | None = None
+
+    @property
+    def runner(self) -> Runner:
+        if self._runner is None:
+            self._runner = self.subject.maker.original()
+        return self._runner
+
+    def close(self) -> None:
+        self._runner = None
 
 
 def together(subject: Subject, runner: Runner, *, tolerant: bool = False) -> list[Observation]:

@@ -10,30 +10,14 @@ from typing import Any
 from ortlock.errors import NotReproducibleError
 from ortlock.localise import Runner, SessionMaker
 from ortlock.verify import device
+from ortlock.verify.lanes import OnLanes
 from ortlock.verify.memory import LittleMemory, MemoryLimit, Poisoned
 from ortlock.verify.processes import run_in_process, transferable
-from ortlock.verify.stress import NEEDS_SESSIONS, NO_CUPY, Observation, Stress, together
+from ortlock.verify.stress import NEEDS_SESSIONS, NO_CUPY, Observation, OneSession, Stress, together
 from ortlock.verify.subject import Subject
 
 
-class _OneSession(Stress):
-    """Keeps one session."""
-
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
-        self._runner: Runner | None = None
-
-    @property
-    def runner(self) -> Runner:
-        if self._runner is None:
-            self._runner = self.subject.maker.original()
-        return self._runner
-
-    def close(self) -> None:
-        self._runner = None
-
-
-class Again(_OneSession):
+class Again(OneSession):
     name = "again"
     text = "the session that gave the reference, again and again"
 
@@ -45,7 +29,7 @@ class Again(_OneSession):
         yield from self.in_order(self.runner)
 
 
-class ShuffledShapes(_OneSession):
+class ShuffledShapes(OneSession):
     name = "shuffled shapes"
     text = "the same session, its inputs in random order"
 
@@ -62,7 +46,7 @@ class ShuffledShapes(_OneSession):
         yield from self.in_order(self.runner, order)
 
 
-class Threads(_OneSession):
+class Threads(OneSession):
     name = "threads"
     text = "several threads on one session at the same time"
 
@@ -70,7 +54,7 @@ class Threads(_OneSession):
         yield from together(self.subject, self.runner)
 
 
-class Busy(_OneSession):
+class Busy(OneSession):
     name = "busy"
     text = "the same session while the GPU (on the CPU provider: the processor) does other work"
 
@@ -158,6 +142,7 @@ _KINDS: tuple[type[Stress], ...] = (
     FreshSession,
     ShuffledShapes,
     Threads,
+    OnLanes,
     Busy,
     LittleMemory,
     MemoryLimit,
