@@ -76,6 +76,9 @@ class Configuration:
     """Session configuration entries."""
     lanes: int | None = None
     """As asked for; None: the default."""
+    placement: str | None = None
+    """``cpu``, ``off``, or None for the mode's own way."""
+    random_ops: str = "error"
 
     @classmethod
     def of(cls, session: ReproducibleSession) -> Configuration:
@@ -96,7 +99,17 @@ class Configuration:
             for name in session.get_providers()
         )
         lockfile = str(guard.lock.path.absolute()) if guard.lock is not None else None
-        return cls(providers, str(session.mode), lockfile, attributes, entries, guard.lane_request.count)
+        placement = None if session.mode is Mode.OBSERVE else "cpu" if guard.places else "off"
+        return cls(
+            providers,
+            str(session.mode),
+            lockfile,
+            attributes,
+            entries,
+            guard.lane_request.count,
+            placement,
+            str(guard.random_ops),
+        )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Configuration:
@@ -136,7 +149,8 @@ class Configuration:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if source.folder is not None:
             options.add_session_config_entry(_EXTERNAL_FOLDER, source.folder)
-        relaxed = self if resolve_mode(self.mode) is not Mode.STRICT else replace(self, mode=str(Mode.PIN))
+        strict = resolve_mode(self.mode) is Mode.STRICT
+        relaxed = replace(self, mode=str(Mode.PIN), placement=self.placement or "cpu") if strict else self
         with _lockfile_for(self.lockfile, model_identity(None, model)) as lockfile:
             return relaxed._open(model, lockfile, options)
 
@@ -158,7 +172,14 @@ class Configuration:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ReproducibilityWarning)
             return ReproducibleSession(
-                model, options, providers=list(self.providers), mode=self.mode, lockfile=lockfile, lanes=self.lanes
+                model,
+                options,
+                providers=list(self.providers),
+                mode=self.mode,
+                lockfile=lockfile,
+                placement=self.placement,
+                random_ops=self.random_ops,
+                lanes=self.lanes,
             )
 
     def _options(self) -> Any:

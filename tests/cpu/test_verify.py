@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from onnxruntime import InferenceSession
 
 from ortlock import ReproducibleSession, models
@@ -357,3 +357,19 @@ def test_lockfile_of_another_model(capsys: pytest.CaptureFixture[str], path: Pat
     assert "it is for another model: net.onnx" in err
     status, _, err = call(capsys, path, "--golden")
     assert (status, err) == (2, "ortlock: --golden writes to a lockfile; give --lock FILE too.\n")
+
+
+def test_sessions_are_made_with_the_callers_placement_and_random_ops() -> None:
+    node = helper.make_node("RandomNormalLike", ["x"], ["y"], seed=3.0)
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 5]) for name in ("x", "y")]
+    graph = helper.make_graph([node], "noise", value[:1], value[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    session = ReproducibleSession(model, providers=[CPU], mode="strict", random_ops="restart", placement="off")
+    made = Configuration.from_dict(Configuration.of(session).to_dict())
+    assert (made.random_ops, made.placement) == ("restart", "off")
+    x = np.zeros((4, 5), np.float32)
+    evidence = session.verify({"x": x}, runs=4, stresses=("again", "fresh session", "fresh process"))
+    assert evidence.status is Status.HOLDS
+    (drawn,) = made.open(Source(data=model)).run(None, {"x": x})
+    np.testing.assert_array_equal(drawn, session.run(None, {"x": x})[0])
+    assert Configuration.of(ReproducibleSession(model, providers=[CPU], mode="observe")).placement is None
