@@ -14,6 +14,7 @@ import json
 import math
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,15 +126,15 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def main() -> None:
-    """Draw the chart of a results file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def command(description: str | None, draw_it: Callable[[dict[str, Any], Path], bool]) -> None:
+    """Draw the chart of a results file that the command line names."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("result", type=Path)
     parser.add_argument("--output", type=Path, help="default: beside the result, .svg")
     args = parser.parse_args()
-    if not draw(json.loads(args.result.read_text()), args.output or args.result.with_suffix(".svg")):
+    if not draw_it(json.loads(args.result.read_text()), args.output or args.result.with_suffix(".svg")):
         raise SystemExit(1)
 
 
 if __name__ == "__main__":
-    main()
+    command(__doc__, draw)

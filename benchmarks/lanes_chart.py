@@ -7,12 +7,12 @@ One panel a net and kind of shapes, one line a side. The same result gives the s
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import sys
 from pathlib import Path
 from typing import Any
+
+from chart import command
 
 _SHAPES = ("fixed", "changing")
 _STOCK = ("#444444", "#999999")
@@ -89,15 +89,5 @@ def _colours(sides: list[str]) -> dict[str, str]:
     return {**dict(zip(stock, _STOCK, strict=False)), **shades}
 
 
-def main() -> None:
-    """Draw the chart of a results file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("result", type=Path)
-    parser.add_argument("--output", type=Path, help="default: beside the result, .svg")
-    args = parser.parse_args()
-    if not draw(json.loads(args.result.read_text()), args.output or args.result.with_suffix(".svg")):
-        raise SystemExit(1)
-
-
 if __name__ == "__main__":
-    main()
+    command(__doc__, draw)

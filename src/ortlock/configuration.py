@@ -21,11 +21,8 @@ from ortlock.report import ModelIdentity
 from ortlock.session import ReproducibleSession
 from ortlock.session.facts import model_identity
 from ortlock.session.options import config_entry
+from ortlock.session.random_ops import EXTERNAL_FOLDER
 from ortlock.settings import Kind
-
-CUDA = "CUDAExecutionProvider"
-
-_EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 
 # Addresses in one process; a new session has its own stream and allocator.
 _POINTERS = frozenset(
@@ -148,7 +145,7 @@ class Configuration:
         if not optimised:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if source.folder is not None:
-            options.add_session_config_entry(_EXTERNAL_FOLDER, source.folder)
+            options.add_session_config_entry(EXTERNAL_FOLDER, source.folder)
         strict = resolve_mode(self.mode) is Mode.STRICT
         relaxed = replace(self, mode=str(Mode.PIN), placement=self.placement or "cpu") if strict else self
         with _lockfile_for(self.lockfile, model_identity(None, model)) as lockfile:

@@ -20,8 +20,9 @@ from ortlock.compare.rounding import Bound, bound_of, gamma
 from ortlock.compare.run import Compared, compare
 from ortlock.compare.sides import SideError, parse_side
 from ortlock.compare.text import cells, to_text
-from ortlock.configuration import CUDA, Source
+from ortlock.configuration import Source
 from ortlock.localise import SessionMaker
+from ortlock.settings import CUDA
 from tests.cpu.planted import OBSERVE, FaultyMaker, chain, serialized
 
 FEED = {"x": np.linspace(-1, 1, 64, dtype=np.float32)}

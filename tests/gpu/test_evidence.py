@@ -13,8 +13,8 @@ from ortlock import ReproducibleSession, models
 from ortlock.compare.result import Expected
 from ortlock.compare.run import Compared, compare
 from ortlock.compare.sides import parse_side
-from ortlock.configuration import CUDA
 from ortlock.report import Status
+from ortlock.settings import CUDA
 from ortlock.settings.model import parse_version
 from tests.cpu.planted import serialized
 

@@ -11,8 +11,7 @@ from ortlock.audit.model import Action, AuditedNode, OperatorAudit, Verdict
 from ortlock.operators.findings import SEVERITY, known
 from ortlock.operators.graph import Node, nodes_with_places
 from ortlock.operators.knowledge import CPU, CUDA, Knowledge, OperatorStatus
-from ortlock.operators.model_file import FunctionName, Place
-from ortlock.placement.rewrite import opset_of
+from ortlock.operators.model_file import FunctionName, Place, opset_of
 from ortlock.policy import Mode
 
 _Judged = tuple[Place, Node]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from ortlock.operators.knowledge import Basis, OperatorStatus
+from ortlock.operators.knowledge import Basis, OperatorStatus, operator_name
 
 SCHEMA = 1
 """Version of the dictionary that :meth:`Audit.to_dict` returns."""
@@ -73,7 +73,7 @@ class OperatorAudit:
 
     @property
     def name(self) -> str:
-        return f"{self.domain}.{self.op_type}" if self.domain not in ("", "ai.onnx") else self.op_type
+        return operator_name(self.op_type, self.domain)
 
 
 @dataclass(frozen=True, slots=True)

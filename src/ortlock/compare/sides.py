@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ortlock.configuration import CUDA, Configuration, Source
+from ortlock.configuration import Configuration, Source
 from ortlock.errors import OrtlockError
 from ortlock.localise import SessionMaker
-
-CPU = "CPUExecutionProvider"
+from ortlock.settings import CPU, CUDA
 
 _PROVIDERS = {"cpu": (CPU,), "cuda": (CUDA, CPU)}
 _LEVELS = {

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 
 from ortlock.errors import OrtlockError
-from ortlock.operators.model_file import load, places
+from ortlock.operators.knowledge import operator_name
+from ortlock.operators.model_file import load, places, subgraphs
 
 CAST_SUFFIX = "__ortlock_float32"
 """Ends the name of a float32 copy of a tensor whose type NumPy lacks. Every value keeps its own image."""
@@ -43,8 +44,7 @@ class GraphNode:
     @property
     def label(self) -> str:
         """Name and operator, for people."""
-        domain = f"{self.domain}." if self.domain not in ("", "ai.onnx") else ""
-        return f"{self.name or f'node {self.index}'} ({domain}{self.op_type})"
+        return f"{self.name or f'node {self.index}'} ({operator_name(self.op_type, self.domain)})"
 
 
 class Graph:
@@ -167,11 +167,9 @@ def _fix(value: onnx.ValueInfoProto, shape: Sequence[int] | None) -> None:
 def _reads(node: onnx.NodeProto) -> list[str]:
     """Return the inputs of a node and what its subgraphs read from outside themselves."""
     names = list(node.input)
-    for attribute in node.attribute:
-        graphs = [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else list(attribute.graphs)
-        for graph in graphs:
-            own = {value.name for value in (*graph.input, *graph.initializer)}
-            for inner in graph.node:
-                names += [name for name in _reads(inner) if name not in own]
-                own.update(inner.output)
+    for _, graph in subgraphs(node):
+        own = {value.name for value in (*graph.input, *graph.initializer)}
+        for inner in graph.node:
+            names += [name for name in _reads(inner) if name not in own]
+            own.update(inner.output)
     return names

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ortlock.operators.graph import Node
-from ortlock.operators.knowledge import CPU, CUDA, Basis, Knowledge, OperatorStatus, lookup
+from ortlock.operators.knowledge import CPU, CUDA, Basis, Knowledge, OperatorStatus, lookup, operator_name
 from ortlock.operators.random.replace import REPLACE
 
 _EXAMPLES = 5
@@ -33,7 +33,7 @@ class Finding:
 
     @property
     def name(self) -> str:
-        return f"{self.domain}.{self.op_type}" if self.domain not in ("", "ai.onnx") else self.op_type
+        return operator_name(self.op_type, self.domain)
 
 
 def known(node: Node) -> Knowledge:

@@ -12,7 +12,7 @@ import onnx
 
 from ortlock.operators.element_types import float_types
 from ortlock.operators.indices import SCATTERS, Constants
-from ortlock.operators.knowledge import CPU, CUDA, has_cuda_kernel
+from ortlock.operators.knowledge import CPU, CUDA, has_cuda_kernel, operator_name
 from ortlock.operators.model_file import Place, load, places
 
 
@@ -36,8 +36,8 @@ class Node:
     @property
     def label(self) -> str:
         """Name and operator, for people."""
-        domain = f"{self.domain}." if self.domain not in ("", "ai.onnx") else ""
-        return f"{self.name} ({domain}{self.op_type})" if self.name else f"an unnamed {domain}{self.op_type}"
+        operator = operator_name(self.op_type, self.domain)
+        return f"{self.name} ({operator})" if self.name else f"an unnamed {operator}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,11 @@ CPU: Final = PROVIDERS["cpu"]
 CUDA: Final = PROVIDERS["cuda"]
 
 
+def operator_name(op_type: str, domain: str) -> str:
+    """Return an operator's name with its domain, e.g. ``com.microsoft.MoE``; ONNX's own have none."""
+    return f"{domain}.{op_type}" if domain not in ("", "ai.onnx") else op_type
+
+
 @dataclass(frozen=True, slots=True)
 class Knowledge:
     """What is known of one operator on one provider."""

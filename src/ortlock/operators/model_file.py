@@ -51,6 +51,16 @@ class Place:
         return f"{'/'.join(self.path)}: {own}" if self.path else own
 
 
+def is_ort_format(start: bytes) -> bool:
+    """Return whether a model that begins like this is in ONNX Runtime's own format; 8 bytes tell."""
+    return start[4:8] == b"ORTM"
+
+
+def opset_of(owner: onnx.ModelProto | onnx.FunctionProto) -> int:
+    """Return the version of ONNX's own operators that a model or function uses; 0 where it names none."""
+    return max((int(one.version) for one in owner.opset_import if one.domain in ("", "ai.onnx")), default=0)
+
+
 def load(path: str | None, data: bytes | None) -> onnx.ModelProto | None:
     """Return a model without its external data; None where it is not an ONNX model in the binary form.
 
@@ -60,7 +70,7 @@ def load(path: str | None, data: bytes | None) -> onnx.ModelProto | None:
         if data is None:
             data = Path(path).read_bytes() if path is not None else b""
         # ONNX Runtime's own format, which Protocol Buffers may misread as an empty model.
-        model = onnx.load_model_from_string(data) if data[4:8] != b"ORTM" else onnx.ModelProto()
+        model = onnx.load_model_from_string(data) if not is_ort_format(data) else onnx.ModelProto()
     except (DecodeError, OSError, ValueError):
         return None
     return model if model.HasField("graph") else None

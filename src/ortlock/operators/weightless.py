@@ -15,6 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from ortlock.errors import ModelFileError
+from ortlock.operators.model_file import is_ort_format
 
 _SMALL = 1 << 16
 """Bytes of a message up to which it is taken as it is."""
@@ -91,7 +92,7 @@ def _other_format(start: bytes) -> tuple[str, str] | None:
     """Return what a file is that is no ONNX model in the binary form, and what to do."""
     if not start:
         return "It is empty.", _EXPORT
-    if start[4:8] == b"ORTM":
+    if is_ort_format(start):
         reason = "It is in ONNX Runtime's own .ort format, whose nodes only ONNX Runtime reads."
         return reason, "Give the ONNX model that it was made from."
     if start.startswith(b"version https://git-lfs"):

@@ -48,7 +48,7 @@ def measure(
         for _ in range(_WARM_UP + runs):
             session.run(None, feed)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    durations: dict[str, list[float]] = defaultdict(list)
+    spent: dict[tuple[int, str], float] = defaultdict(float)
     ends = [event["ts"] + event["dur"] for event in events if event.get("name") == "model_run"]
     for event in events:
         if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
@@ -58,8 +58,8 @@ def measure(
             continue
         operator = event.get("args", {}).get("op_name", "")
         name = "copies" if operator in _COPIES else event["name"].removesuffix("_kernel_time")
-        durations[f"{number}:{name}"].append(event["dur"] / 1000)
+        spent[number, name] += event["dur"] / 1000
     totals: dict[str, list[float]] = defaultdict(list)
-    for key, values in durations.items():
-        totals[key.partition(":")[2]].append(sum(values))
+    for (_, name), milliseconds in spent.items():
+        totals[name].append(milliseconds)
     return tuple(NodeCost(name, round(statistics.median(values), 4)) for name, values in totals.items())

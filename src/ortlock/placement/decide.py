@@ -7,7 +7,6 @@ get a mark in their names, in a copy of the model in memory. Weights in external
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -21,8 +20,8 @@ from ortlock.errors import NotReproducibleError
 from ortlock.operators.findings import known
 from ortlock.operators.graph import Node, nodes_with_places
 from ortlock.operators.knowledge import CPU, CUDA, OperatorStatus
-from ortlock.operators.model_file import Place, load, places
-from ortlock.placement.rewrite import apply, decomposable, opset_of
+from ortlock.operators.model_file import Place, load, opset_of, places
+from ortlock.placement.rewrite import apply, decomposable
 from ortlock.placement.types import Types, types_by_node
 from ortlock.placement.weights import settle_weights
 from ortlock.policy import Mode
@@ -120,31 +119,30 @@ def place(path: str | None, data: bytes | None, folder: str | None = None) -> Pl
     model = load(path, data)
     if model is None:
         return None
-    needed = [place.function is not None for place, node, _ in _needing(model)]
-    if not needed:
-        return None
-    if any(needed):
+    ways = _ways(model)
+    if any(place.function is not None for _, place, _, _ in ways):
         # ONNX Runtime does so too. What ONNX cannot inline stays where it is.
         with suppress(RuntimeError):
             model = inline_local_functions(model)
+            ways = _ways(model)
+    ways = [way for way in ways if way[1].function is None]
+    if not ways:
+        return None
     mark = _unused_mark(model)
     placed: list[PlacedNode] = []
     widened: dict[int, int] = {}
     one_thread = False
-    types = list(types_by_node(model))
-    for position, (place, node, action) in _numbered(model):
-        if place.function is not None:
-            continue
+    reducing = any(action is Action.MOVED and _reduces(node) for _, _, node, action in ways)
+    types = list(types_by_node(model)) if reducing else []
+    for position, place, node, action in ways:
         if action is Action.MOVED:
             one_thread |= known(replace(node, provider=CPU)).setting == _THREADS
-            if kind := _narrow(place.node, node, types[position]):
+            if _reduces(node) and (kind := _narrow(place.node, node, types[position])):
                 action = Action.WIDENED
                 widened[len(placed)] = kind
         kept = "std" if action is Action.REWRITTEN else _CPU
         place.node.name = f"{node.name}{mark}{kept}_{len(placed)}_"
         placed.append(PlacedNode(node, action, known(node).reason))
-    if not placed:
-        return None
     rewritten = {number for number, one in enumerate(placed) if one.action is Action.REWRITTEN}
     apply(model, mark, rewritten, widened)
     if data is None and path is not None:
@@ -154,18 +152,18 @@ def place(path: str | None, data: bytes | None, folder: str | None = None) -> Pl
     return Placement(model.SerializeToString(), tuple(placed), mark, folder, one_thread)
 
 
-_Way = tuple[Place, Node, Action]
-
-
-def _numbered(model: onnx.ModelProto) -> Iterator[tuple[int, _Way]]:
+def _ways(model: onnx.ModelProto) -> list[tuple[int, Place, Node, Action]]:
+    """Return the nodes that need another place, with their position in the order of ``places``."""
     opset = opset_of(model)
-    for position, (place, node) in enumerate(list(nodes_with_places(model, [CUDA]))):
-        if action := way_out(place.node, node, opset):
-            yield position, (place, node, action)
+    return [
+        (position, place, node, action)
+        for position, (place, node) in enumerate(nodes_with_places(model, [CUDA]))
+        if (action := way_out(place.node, node, opset)) is not None
+    ]
 
 
-def _needing(model: onnx.ModelProto) -> Iterator[_Way]:
-    return (way for _, way in _numbered(model))
+def _reduces(node: Node) -> bool:
+    return node.op_type.startswith("Scatter") and (node.attributes or {}).get("reduction", "none") != "none"
 
 
 def _unused_mark(model: onnx.ModelProto) -> str:
@@ -177,13 +175,11 @@ def _unused_mark(model: onnx.ModelProto) -> str:
 
 
 def _narrow(proto: onnx.NodeProto, node: Node, types: Types) -> int:
-    """Return the type of a scatter with a reduction where the CPU provider has no kernel for it; 0 where it has.
+    """Return the type of a scatter that reduces where the CPU provider has no kernel for it; 0 where it has.
 
     Raises:
         NotReproducibleError: it cannot be told.
     """
-    if not node.op_type.startswith("Scatter") or (node.attributes or {}).get("reduction", "none") == "none":
-        return 0
     # Data, updates and result have one type.
     kind = next((types[name] for name in (proto.input[0], proto.input[2], proto.output[0]) if name in types), 0)
     if kind == 0 and node.types is not None and node.types.intersection(_NARROW_NAMES):

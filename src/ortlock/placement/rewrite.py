@@ -10,6 +10,8 @@ import onnx
 from onnx import TensorProto
 from onnx.helper import make_node, make_tensor
 
+from ortlock.operators.model_file import opset_of, subgraphs
+
 _GROUP_NORM = "GroupNorm"
 _MICROSOFT = "com.microsoft"
 _SILU = 1
@@ -25,11 +27,6 @@ def decomposable(node: onnx.NodeProto, opset: int) -> bool:
         return False
     known = _attribute(node, "activation", 0) in (0, _SILU)
     return known and bool(_attribute(node, "channels_last", 1)) and _attribute(node, "groups", 0) > 0
-
-
-def opset_of(owner: Any) -> int:
-    """Return the version of ONNX's own operators that a model or function uses; 0 where it names none."""
-    return max((int(one.version) for one in owner.opset_import if one.domain in ("", "ai.onnx")), default=0)
 
 
 def apply(model: onnx.ModelProto, mark: str, rewritten: Set[int], widened: Mapping[int, int]) -> None:
@@ -75,11 +72,8 @@ def _node_lists(model: onnx.ModelProto) -> Iterator[tuple[Any, int]]:
 
 def _nested(nodes: Any) -> Iterator[Any]:
     for node in nodes:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _nested(attribute.g.node)
-            for graph in attribute.graphs:
-                yield from _nested(graph.node)
+        for _, graph in subgraphs(node):
+            yield from _nested(graph.node)
     yield nodes
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 import onnx
 from onnx.shape_inference import InferenceError, infer_shapes
 
+from ortlock.operators.model_file import subgraphs
+
 Types = Mapping[str, int]
 """``TensorProto`` types by tensor name."""
 
@@ -37,8 +39,5 @@ def _nodes(graph: onnx.GraphProto, outside: Types) -> Iterator[Types]:
             here[value.name] = value.type.tensor_type.elem_type
     for node in graph.node:
         yield here
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _nodes(attribute.g, here)
-            for inner in attribute.graphs:
-                yield from _nodes(inner, here)
+        for _, inner in subgraphs(node):
+            yield from _nodes(inner, here)

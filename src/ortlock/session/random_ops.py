@@ -13,10 +13,11 @@ import onnxruntime
 from google.protobuf.message import DecodeError
 
 from ortlock.errors import ModelFileError, NotReproducibleError
-from ortlock.operators.model_file import external_tensors
+from ortlock.operators.model_file import external_tensors, is_ort_format
 from ortlock.operators.random import SETTING, holds_random, restart_random
 from ortlock.operators.weightless import parse_without_weights, read_without_weights
 from ortlock.policy import Mode
+from ortlock.settings import parse_version
 
 Stock = Callable[[Any, Any], None]
 """ONNX Runtime's own creation: providers and provider options in; a session bound to the object, or an error, out."""
@@ -24,7 +25,6 @@ Stock = Callable[[Any, Any], None]
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 """Where external data of a model that is given as bytes lies; ONNX Runtime has it from 1.21 on."""
 _HAS_EXTERNAL_FOLDER = (1, 21)
-_ORT_FORMAT = b"ORTM"
 
 
 class RandomOps(StrEnum):
@@ -99,7 +99,7 @@ def restart(path: str | None, data: bytes | None) -> Restarted | None:
         return None
     rewritten = restart_random(model)
     folder = str(Path(path).parent.absolute()) if external and path is not None else None
-    if folder is not None and _version() < _HAS_EXTERNAL_FOLDER:
+    if folder is not None and parse_version(onnxruntime.__version__) < _HAS_EXTERNAL_FOLDER:
         raise NotReproducibleError(
             rewritten.nodes[0],
             f"{SETTING}: the rewritten model lies in memory, and ONNX Runtime {onnxruntime.__version__} does not find "
@@ -111,14 +111,9 @@ def restart(path: str | None, data: bytes | None) -> Restarted | None:
 
 def _is_ort_format(path: str | None, data: bytes | None) -> bool:
     if data is not None:
-        return data[4:8] == _ORT_FORMAT
+        return is_ort_format(data)
     try:
         with Path(path or "").open("rb") as file:
-            return file.read(8)[4:] == _ORT_FORMAT
+            return is_ort_format(file.read(8))
     except OSError:
         return False
-
-
-def _version() -> tuple[int, int]:
-    major, minor, *_ = onnxruntime.__version__.split(".")
-    return int(major), int(minor)

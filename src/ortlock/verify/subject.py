@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ortlock.configuration import CUDA
 from ortlock.digest import digest
 from ortlock.localise import Maker, Runner, SessionMaker
+from ortlock.settings import CUDA
 
 Feed = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ import onnx.shape_inference
 from google.protobuf.message import EncodeError
 
 from ortlock.errors import NotReproducibleError
-from ortlock.operators.model_file import Place, places, subgraphs
+from ortlock.operators.model_file import Place, opset_of, places, subgraphs
 from ortlock.operators.random.generator import Emitter, key
 from ortlock.operators.random.replace import REPLACE, CannotReplaceError, Site
 from ortlock.operators.weightless import parse_without_weights
@@ -66,7 +66,7 @@ def restart_random(model: onnx.ModelProto) -> Rewritten:
     """
     if any(place.function is not None and _draws(place) for place in places(model)):
         model = onnx.inliner.inline_local_functions(model)
-    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+    opset = opset_of(model) or 1
     graphs = [(model.graph, _Around()), *_inner_graphs(model.graph, _Around())]
     drawing = [place for place in places(model) if place.graph >= 0 and _draws(place)]
     types = _Types(model)
