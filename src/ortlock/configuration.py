@@ -20,8 +20,7 @@ from ortlock.policy import Mode, resolve_mode
 from ortlock.report import ModelIdentity
 from ortlock.session import ReproducibleSession
 from ortlock.session.facts import model_identity
-from ortlock.session.options import config_entry
-from ortlock.session.random_ops import EXTERNAL_FOLDER
+from ortlock.session.options import EXTERNAL_FOLDER, config_entry
 from ortlock.settings import Kind
 
 # Addresses in one process; a new session has its own stream and allocator.

@@ -19,7 +19,7 @@ from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONN
 
 from ortlock import NotReproducibleError, ReproducibleSession, digest
 from ortlock.session import options as session_options
-from ortlock.session.random_ops import EXTERNAL_FOLDER
+from ortlock.session.options import EXTERNAL_FOLDER
 from tests.cpu.random_models import build, dropout, looped, one, value
 from tests.cpu.session_models import CPU, add_model, version
 

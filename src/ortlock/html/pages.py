@@ -14,7 +14,7 @@ from ortlock.compare.metrics import HISTOGRAM, Difference
 from ortlock.compare.text import cells
 from ortlock.html.layout import Drawing, draw
 from ortlock.localise import Graph, GraphError, GraphNode
-from ortlock.report.text import lockfile_line, notable
+from ortlock.report.text import PLAN_HEADER, lockfile_line, notable, plan_rows
 
 if TYPE_CHECKING:
     from ortlock.compare.result import Comparison, NodeComparison
@@ -188,29 +188,13 @@ def _timeline(evidence: Evidence) -> dict[str, Any]:
 
 
 def _tables(report: ReproducibilityReport, evidence: Sequence[Evidence]) -> Iterable[Table]:
-    plans = [
-        (
-            plan.status,
-            plan.operation,
-            ", ".join(plan.tensors),
-            plan.attributes,
-            plan.engine,
-            " ".join(f"{knob}={value}" for knob, value in plan.knobs),
-            " ".join((*plan.numerical_notes, *plan.behavior_notes)),
-            plan.workspace_bytes,
-            plan.source,
-            plan.count,
-        )
-        for plan in report.plans
-    ]
-    header: tuple[str, ...] = ("status", "operation", "tensors", "attributes", "engine", "knobs")
-    header += ("notes", "workspace", "from", "times")
-    yield Table("cuDNN's choices", header, plans, f"{report.calls} calls seen, {report.executions} executions.")
+    calls = f"{report.calls} calls seen, {report.executions} executions."
+    yield Table("cuDNN's choices", PLAN_HEADER, plan_rows(report), calls)
     findings = [
         (f.name, f.provider, f.count, f.status, f.basis, f.reason, f.evidence, ", ".join(f.examples))
         for f in report.operators
     ]
-    header = ("operator", "provider", "nodes", "status", "basis", "reason", "evidence", "examples")
+    header: tuple[str, ...] = ("operator", "provider", "nodes", "status", "basis", "reason", "evidence", "examples")
     yield Table("Operators", header, findings, f"Nodes known by: {report.nodes_known_by}.")
     inputs = [
         (one.when, number, given, output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ortlock.report.model import ReproducibilityReport
-from ortlock.report.text import environment_line, lanes_line, lockfile_line, notable
+from ortlock.report.text import PLAN_HEADER, environment_line, lanes_line, lockfile_line, notable, plan_rows
 
 
 def to_markdown(report: ReproducibilityReport) -> str:
@@ -68,34 +68,7 @@ def _sections(report: ReproducibilityReport) -> Iterator[str]:
         yield ""
         yield f"{report.calls} calls seen, {report.executions} executions, attached: {report.interposer.style}."
         yield ""
-        plans = (
-            (
-                p.status,
-                p.operation,
-                ", ".join(p.tensors),
-                p.attributes,
-                p.engine,
-                " ".join(f"{knob}={value}" for knob, value in p.knobs),
-                " ".join((*p.numerical_notes, *p.behavior_notes)),
-                p.workspace_bytes,
-                p.source,
-                p.count,
-            )
-            for p in report.plans
-        )
-        header = (
-            "status",
-            "operation",
-            "tensors",
-            "attributes",
-            "engine",
-            "knobs",
-            "notes",
-            "workspace",
-            "from",
-            "times",
-        )
-        yield from _table(header, plans)
+        yield from _table(PLAN_HEADER, plan_rows(report))
     states = notable(report.settings)
     if states:
         yield "## Settings that are not at their default"

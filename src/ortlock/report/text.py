@@ -33,6 +33,31 @@ def plan_line(plan: PlanRecord) -> str:
     return f"{plan.status}: {plan.operation} {' '.join(plan.tensors)} ({plan.attributes}): {chosen}, {notes}"
 
 
+PLAN_HEADER = (
+    *("status", "operation", "tensors", "attributes", "engine", "knobs"),
+    *("notes", "workspace", "from", "times"),
+)
+
+
+def plan_rows(report: ReproducibilityReport) -> list[tuple[object, ...]]:
+    """Return cuDNN's choices as rows of a table under :data:`PLAN_HEADER`."""
+    return [
+        (
+            plan.status,
+            plan.operation,
+            ", ".join(plan.tensors),
+            plan.attributes,
+            plan.engine,
+            " ".join(f"{knob}={value}" for knob, value in plan.knobs),
+            " ".join((*plan.numerical_notes, *plan.behavior_notes)),
+            plan.workspace_bytes,
+            plan.source,
+            plan.count,
+        )
+        for plan in report.plans
+    ]
+
+
 def lockfile_line(lock: LockFacts) -> str:
     """Return what came of a lockfile in one line."""
     state = "in force" if lock.applied else "not in force"

@@ -15,6 +15,9 @@ from typing import Any
 
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
+EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+"""Where external data of a model that is given as bytes lies; ONNX Runtime has it from 1.21 on."""
+
 # One Identity node, float32[1], opset 13, IR version 7; written out so that no session needs the onnx package.
 TINY_MODEL = bytes.fromhex(
     "08073a370a100a017812017922084964656e746974791201675a0f0a0178120a0a"

@@ -15,7 +15,7 @@ from ortlock.placement.decide import ANNOTATED, NAME_BASED, SINCE, moves_by_name
 from ortlock.policy import Mode
 from ortlock.report import PlacedFacts
 from ortlock.session import options as session_options
-from ortlock.session.random_ops import EXTERNAL_FOLDER
+from ortlock.session.options import EXTERNAL_FOLDER
 from ortlock.settings import CUDA, Origin, Resolution
 
 if TYPE_CHECKING:

@@ -22,8 +22,6 @@ from ortlock.settings import parse_version
 Stock = Callable[[Any, Any], None]
 """ONNX Runtime's own creation: providers and provider options in; a session bound to the object, or an error, out."""
 
-EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
-"""Where external data of a model that is given as bytes lies; ONNX Runtime has it from 1.21 on."""
 _HAS_EXTERNAL_FOLDER = (1, 21)
 
 
