@@ -101,7 +101,7 @@ def memory(
             another(feed)
         after = free_memory(0)
         return None if after is None else before - after
-    held = [session._ortlock.lanes._take(None) for _ in range(lanes)]
+    held = [session._ortlock.lanes._take() for _ in range(lanes)]
     for lane in held:
         for feed in feeds:
             lane.session.run(None, feed)

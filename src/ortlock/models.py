@@ -191,6 +191,19 @@ def decoder(dtype: DTypeLike = np.float32, seed: int = 0, size: int | str = "siz
     return b.build({"y": b.conv(x, (32, 3))}, [1, 128, size, size])
 
 
+def branches(count: int = 6, channels: int = 32, size: int = 64, seed: int = 0) -> bytes:
+    """Return ``count`` branches of Conv, Atan and Conv, summed: ``x`` [n,8,size,size] to ``y`` [n,channels,size,size].
+
+    CUDA has no Atan: each branch is copied to the CPU and back, with much memory alive at a time.
+    """
+    b = _Builder(seed)
+    ends = []
+    for _ in range(count):
+        copied = b.node("Atan", [b.conv("x", (8, channels))])
+        ends.append(b.conv(copied, (channels, channels)))
+    return b.build({"y": b.node("Sum", ends)}, ["n", 8, size, size])
+
+
 def reduction(op_type: str, shape: Sequence[int], seed: int = 0) -> bytes:
     """Return one reduction of float32 ``x`` of ``shape`` to a single value, e.g. of ``ReduceSum``."""
     b = _Builder(seed)

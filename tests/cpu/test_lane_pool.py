@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from ortlock.lanes import pool as pool_module
 from ortlock.lanes.pool import FairPool, PoolClosed
 
 
@@ -85,6 +86,64 @@ def test_first_come_first_served() -> None:
         caller.release.set()
         caller.join(30)
     assert order == ["1", "2", "3", "4"]
+
+
+def test_within_a_turn_whoever_comes_first_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "TURN", 60.0)
+    pool, order = FairPool(["a"]), list[str]()
+    mine = pool.take()
+    (first,) = queued(pool, order, "1")
+    pool.give(mine)
+    wait_for(lambda: order == ["1"])
+    (second,) = queued(pool, order, "2")
+    woken: list[object] = []
+    with monkeypatch.context() as asleep:
+        asleep.setattr(pool_module._Request, "wake", lambda request: woken.append(request))
+        first.release.set()
+        first.join(30)
+        assert len(woken) == 1
+        assert pool.take() == "a"
+    assert second.member is None
+    pool._turn_ends = 0.0
+    pool.give("a")
+    # The turn is over: it was handed over, and is not to be had.
+    assert pool._idle == []
+    wait_for(lambda: order == ["1", "2"])
+    second.release.set()
+    second.join(30)
+
+
+def test_who_is_woken_within_a_turn_takes_what_nobody_else_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "TURN", 60.0)
+    pool, order = FairPool(["a"]), list[str]()
+    mine = pool.take()
+    callers = queued(pool, order, "1", "2", "3")
+    pool.give(mine)
+    for number, caller in enumerate(callers, 1):
+        wait_for(lambda number=number: len(order) == number)  # type: ignore[misc]
+        caller.release.set()
+        caller.join(30)
+    assert order == ["1", "2", "3"]
+
+
+def test_nobody_waits_for_ever_beside_one_who_never_pauses() -> None:
+    pool, stop = FairPool(["a"]), threading.Event()
+
+    def greedy() -> None:
+        while not stop.is_set():
+            pool.give(pool.take())
+
+    def patient() -> None:
+        for _ in range(20):
+            pool.give(pool.take())
+
+    threads = [threading.Thread(target=greedy, daemon=True) for _ in range(2)]
+    waiting = threading.Thread(target=patient, daemon=True)
+    for thread in (*threads, waiting):
+        thread.start()
+    waiting.join(30)
+    stop.set()
+    assert not waiting.is_alive()
 
 
 def test_a_wanted_member_keeps_nobody_from_the_others() -> None:

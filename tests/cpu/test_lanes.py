@@ -76,14 +76,22 @@ class Session:
 class Bench:
     """Lanes over stand-ins, and everything that was made for them."""
 
-    def __init__(self, count: int, limit: int | None = None, *, stream: Any = None, total: int = 1 << 40) -> None:
+    def __init__(
+        self,
+        count: int,
+        limit: int | None = None,
+        *,
+        stream: Any = None,
+        total: int = 1 << 40,
+        cautious: bool = False,
+    ) -> None:
         self.sessions: list[Any] = []
         self.given: list[dict[str, str]] = []
         self.cannot: BaseException | None = None
         self.errors: list[BaseException] = []
         self.total = total
         stream = stream or FakeStream()
-        self.plan = LanePlan(count, "asked for", 0, stream, limit)
+        self.plan = LanePlan(count, "asked for", 0, stream, limit, cautious)
         first = self.plan.options(stream, count)
         self.owner = Session(Underlying(int(first.get(memory.LIMIT, limit or total)), self.errors))
         self.lanes = Lanes(self.plan, self.make, self.owner)
@@ -225,6 +233,29 @@ def test_a_lane_that_cannot_be_made_leaves_the_others() -> None:
     facts = bench.lanes.facts()
     assert (facts.count, facts.open, facts.serialised) == (1, 1, True)
     assert "Failed to allocate" in facts.reason
+
+
+@pytest.mark.parametrize(("free", "opened"), [(None, 1), (74, 1), (75, 3)])
+def test_lanes_that_nobody_asked_for_are_made_where_there_is_room(
+    free: int | None, opened: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "device_memory", lambda device: None if free is None else (free, 100))
+    bench, results = Bench(3, cautious=True), list[int]()
+    held = [bench.lanes._take()]
+    threads = [threading.Thread(target=lambda: results.append(bench.run(7))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while bench.lanes.pool.waiting != 2 and len(results) != 2:
+        pass
+    assert len(results) == (0 if opened == 1 else 2)
+    bench.lanes.pool.give(held.pop())
+    for thread in threads:
+        thread.join(30)
+    assert results == [7, 7]
+    together(bench, opened)
+    facts = bench.lanes.facts()
+    assert (facts.open, facts.serialised) == (opened, opened == 1)
+    assert ("more than a quarter" in facts.reason) == (opened == 1)
 
 
 def test_a_run_that_fits_alone_does_not_fail() -> None:
@@ -419,8 +450,12 @@ def test_how_many_lanes() -> None:
         (CUDA, {"a": "b", "user_compute_stream": str(plan.stream.address), "gpu_mem_limit": "256"}),
         (CPU, {}),
     ]
+    assert not plan.cautious
     plan = pick({})
-    assert (plan.count, plan.limit, plan.reason) == (DEFAULT_LANES, None, "the default")
+    assert (plan.count, plan.limit, plan.reason, plan.cautious) == (DEFAULT_LANES, None, "the default", True)
+    plan = pick({"gpu_mem_limit": "1024"})
+    assert (plan.count, plan.limit) == (1, 1024)
+    assert "gpu_mem_limit" in plan.reason
     plan = pick({"user_compute_stream": "4096"}, 4)
     assert (plan.count, plan.options(plan.stream, 1)) == (1, {})
     assert plan.stream is not None

@@ -139,7 +139,7 @@ def test_every_lane_gives_the_same_bits() -> None:
     session = ReproducibleSession(conv_model(), providers=[CPU], lanes=3)
     x = np.random.default_rng(1).standard_normal(SHAPES[1]).astype(np.float32)
     lanes = session._ortlock.lanes
-    held = [lanes._take(None) for _ in range(3)]
+    held = [lanes._take() for _ in range(3)]
     digests = {ortlock.digest(lane.session.run(None, {"x": x}), ["d", "y"]) for lane in held}
     assert len({id(lane.session._sess) for lane in held}) == 3
     assert len(digests) == 1
@@ -155,7 +155,7 @@ def test_keyword_arguments_reach_every_lane() -> None:
         keywords: dict[str, Any] = {} if disabled is None else {"disabled_optimizers": disabled}
         session = ReproducibleSession(model(nodes), lanes=2, **keywords)
         lanes = session._ortlock.lanes
-        held = [lanes._take(None) for _ in range(2)]
+        held = [lanes._take() for _ in range(2)]
         counts = []
         for lane in held:
             if not hasattr(lane.session, "get_provider_graph_assignment_info"):

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
 from ortlock import ReproducibleSession, _native, digest, models
@@ -137,39 +136,11 @@ def test_stress(lanes: int | None, beside: str, monkeypatch: pytest.MonkeyPatch)
         assert facts.open == lanes
 
 
-def branches(count: int = 6, channels: int = 32) -> bytes:
-    """Branches of convolutions with a node between that only the CPU has: copies and streams in plenty."""
-    rng = np.random.default_rng(3)
-    nodes, weights = [], []
-
-    def conv(source: str, name: str, inputs: int) -> str:
-        values = rng.standard_normal((channels, inputs, 3, 3)).astype(np.float32)
-        weights.append(helper.make_tensor(f"w_{name}", TensorProto.FLOAT, values.shape, values.ravel()))
-        nodes.append(helper.make_node("Conv", [source, f"w_{name}"], [name], name=name, pads=[1, 1, 1, 1]))
-        return name
-
-    sums = []
-    for number in range(count):
-        first = conv("x", f"a{number}", 8)
-        nodes.append(helper.make_node("Atan", [first], [f"n{number}"], name=f"n{number}"))
-        sums.append(conv(f"n{number}", f"b{number}", channels))
-    nodes.append(helper.make_node("Sum", sums, ["y"], name="sum"))
-    graph = helper.make_graph(
-        nodes,
-        "branches",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8, 112, 112])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", channels, 112, 112])],
-        weights,
-    )
-    opsets = [helper.make_opsetid("", 13)]
-    return bytes(helper.make_model(graph, ir_version=7, opset_imports=opsets).SerializeToString())
-
-
 @pytest.mark.parametrize("lanes", [1, 3])
 @pytest.mark.parametrize("limit", [24, 32, 48, 64])
 def test_memory_is_short(limit: int, lanes: int) -> None:
-    model = branches()
-    inputs = [models.seeded_input((n, 8, 112, 112), seed=n) for n in (1, 2, 3)]
+    model = models.branches()
+    inputs = [models.seeded_input((n, 8, 64, 64), seed=n) for n in (1, 2, 3)]
     reference = session_of(model)
     assert {finding.provider for finding in reference.report().operators} == {CUDA, "CPUExecutionProvider"}
     expected = [digest(reference.run(None, {"x": x})) for x in inputs]
@@ -198,8 +169,8 @@ def test_memory_is_short(limit: int, lanes: int) -> None:
 
 def test_a_gpu_that_is_full() -> None:
     cupy: Any = pytest.importorskip("cupy")
-    model = branches()
-    x = models.seeded_input((3, 8, 112, 112))
+    model = models.branches()
+    x = models.seeded_input((3, 8, 64, 64))
     session = session_of(model, lanes=4)
     expected = digest(session.run(None, {"x": x}))
     held = []
@@ -220,7 +191,7 @@ def test_every_lane_has_a_stream_of_its_own_and_gives_the_same_bits() -> None:
     session = session_of(models.conv_net(4), lanes=3, stream_priority="high")
     x = models.seeded_input((1, 3, 48, 48))
     lanes = session._ortlock.lanes
-    held = [lanes._take(None) for _ in range(3)]
+    held = [lanes._take() for _ in range(3)]
     options = [lane.session.get_provider_options()[CUDA]["user_compute_stream"] for lane in held]
     assert len({int(option, 0) for option in options}) == 3
     assert sorted(int(option, 0) for option in options) == sorted(lane.stream.address for lane in held)
@@ -243,7 +214,7 @@ def test_a_failure_in_one_lane(lane: int) -> None:
     x = models.seeded_input((1, 3, 48, 48))
     expected = digest(session.run(None, {"x": x}))
     lanes = session._ortlock.lanes
-    held = [lanes._take(None) for _ in range(2)]
+    held = [lanes._take() for _ in range(2)]
     broken = next(one for one in held if one.number == lane)
     broken.session._sess = Failing(broken.session._sess, C.EPFail("CUDNN failure, injected"), times=1)
     for one in held:

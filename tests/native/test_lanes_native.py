@@ -33,7 +33,7 @@ make = lambda more: onnxruntime.InferenceSession(add_model(), enable_fallback=0)
 lanes = Lanes(LanePlan(2, "asked for", 0, stream), make, owner)
 del stream
 run = onnxruntime.InferenceSession.run
-held = [lanes._take(None) for _ in range(2)]
+held = [lanes._take() for _ in range(2)]
 assert _native.stream_count() == 2
 for lane in held:
     lanes.pool.give(lane)
@@ -61,7 +61,7 @@ lanes.pool.first.session._sess = Failing(lanes.pool.first.session._sess, C.EPFai
 cudart.cudart_fail(700, -1)
 for _ in range(3):
     try:
-        lanes.call(run, None, feeds(), wanted=lanes.pool.first)
+        lanes.call(run, None, feeds(), on_first=True)
     except DeviceLostError as error:
         assert (error.code, error.text.split(":")[0]) == (700, "cudaErrorIllegalAddress"), error
     else:

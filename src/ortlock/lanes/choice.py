@@ -9,8 +9,8 @@ from ortlock.lanes import memory, streams
 from ortlock.policy import Mode
 from ortlock.settings import CPU, CUDA, normalise
 
-DEFAULT_LANES = 1
-"""On CUDA, where the caller does not say: one lane costs no memory beyond stock's, and a lock makes it safe."""
+DEFAULT_LANES = 4
+"""On CUDA, where the caller does not say. Threads that never run at once stay on one."""
 
 STREAM = "user_compute_stream"
 
@@ -57,6 +57,8 @@ class LanePlan:
     """Of lane 0; None: ONNX Runtime's own."""
     limit: int | None = None
     """``gpu_mem_limit`` of the session, in bytes."""
+    cautious: bool = False
+    """Nobody asked for that many: a further lane is made only where the device has plenty of memory left."""
 
     def options(self, stream: streams.Stream | None, count: int) -> dict[str, str]:
         """Return what a lane's CUDA provider is given beside the caller's options, where ``count`` lanes share."""
@@ -108,13 +110,17 @@ def choose(
     if given.get("gpu_external_alloc", "0").strip() not in ("", "0"):
         # ONNX Runtime refuses a stream of ours together with it.
         return LanePlan(1, "gpu_external_alloc is one allocator for all", device, None, limit)
-    count, reason = request.count or DEFAULT_LANES, "asked for" if request.count else "the default"
+    count, reason, cautious = request.count or 1, "asked for", False
+    if request.count is None and limit is not None:
+        reason = "gpu_mem_limit is not divided unless lanes are asked for"
+    elif request.count is None:
+        count, reason, cautious = DEFAULT_LANES, "the default", True
     if normalise(given.get("enable_cuda_graph", "0")) == "1":
         count, reason = 1, "enable_cuda_graph captures the buffers of one lane"
     elif shared_arena:
         count, reason = 1, "session.use_env_allocators gives all sessions one arena, which lanes must not share"
     own_stream = streams.make(device, request.priority)
-    return None if own_stream is None else LanePlan(count, reason, device, own_stream, limit)
+    return None if own_stream is None else LanePlan(count, reason, device, own_stream, limit, cautious)
 
 
 def serial(device: int) -> LanePlan:

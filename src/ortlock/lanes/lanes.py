@@ -67,8 +67,8 @@ class Lanes:
         self._executor: ThreadPoolExecutor | None = None
         _living.add(self)
 
-    def call(self, method: Run, *arguments: Any, run_options: Any = None, wanted: Lane | None = None) -> Any:
-        """Return what ``method`` returns on the next free lane, or on ``wanted``.
+    def call(self, method: Run, *arguments: Any, run_options: Any = None, on_first: bool = False) -> Any:
+        """Return what ``method`` returns on the next free lane, or on lane 0.
 
         Raises:
             SessionClosedError: the session is closed.
@@ -79,7 +79,7 @@ class Lanes:
         try:
             owned, on_device = look_at(arguments)
             # What belongs to the session object belongs to lane 0.
-            lane = self._take(self.pool.first if owned else wanted)
+            lane = self._take(on_first=on_first or owned)
         except PoolClosed:
             if self._after is None:
                 raise SessionClosedError(CLOSED) from None
@@ -111,7 +111,7 @@ class Lanes:
                 _check_current(session, bound)
             return method(session, bound, run_options=run_options)
 
-        return self.call(run, binding, run_options=run_options, wanted=self.pool.first)
+        return self.call(run, binding, run_options=run_options, on_first=True)
 
     def binding(self) -> LaneBinding:
         """Return a new binding of lane 0."""
@@ -172,26 +172,33 @@ class Lanes:
             if self._executor is not None:
                 self._executor.shutdown(wait=False)
 
-    def _take(self, wanted: Lane | None) -> Lane:
+    def _take(self, *, on_first: bool = False) -> Lane:
         """Return a lane with a session. A lane that cannot be made is given up; then the caller waits for another."""
         if self.plan.device is not None:
             streams.check_device(self.plan.device)
         while True:
-            lane = self.pool.take(wanted)
+            lane = self.pool.take(self.pool.first if on_first else None)
             if lane.session is not None:
                 return lane
+            if self.plan.cautious and self.plan.device is not None and not memory.has_room(self.plan.device):
+                self._give_up(lane, "more than a quarter of the device's memory is in use")
+                continue
             try:
                 self._open(lane, self._count)
             except BaseException as error:
-                lane.drop()
-                self.pool.remove(lane)
-                with self._counting:
-                    self._count -= 1
-                self.refused = f"lane {lane.number} could not be made: {' '.join(str(error).split())}"
+                self._give_up(lane, f"lane {lane.number} could not be made: {' '.join(str(error).split())}")
                 if not isinstance(error, Exception) or isinstance(error, DeviceLostError):
                     raise
             else:
                 return lane
+
+    def _give_up(self, lane: Lane, reason: str) -> None:
+        """Let there be one lane less from now on."""
+        lane.drop()
+        self.pool.remove(lane)
+        with self._counting:
+            self._count -= 1
+        self.refused = reason
 
     def _open(self, lane: Lane, count: int) -> None:
         """Make the session of a lane and its stream, where ``count`` lanes share the memory."""

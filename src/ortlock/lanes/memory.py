@@ -7,6 +7,8 @@ from typing import Any
 
 import onnxruntime
 
+from ortlock.lanes import streams
+
 LIMIT = "gpu_mem_limit"
 """The provider option that bounds an arena, in bytes."""
 
@@ -30,6 +32,12 @@ def limit_of(options: dict[str, str]) -> int | None:
     value = int(text) if text.isdecimal() else 0
     # ONNX Runtime's default is the largest number there is: no limit.
     return value if 0 < value < 2**63 - 1 else None
+
+
+def has_room(device: int) -> bool:
+    """Return whether three quarters of a device's memory are free: one more like all that is there leaves half."""
+    memory = streams.device_memory(device)
+    return memory is not None and 4 * memory[0] >= 3 * memory[1]
 
 
 def shrinking(device: int) -> Any:

@@ -1,14 +1,23 @@
-"""A pool whose members are handed out fairly: first come, first served."""
+"""A pool whose members are handed out fairly: whoever waits is served in order, a turn at the latest after the last.
+
+To hand a member to the one who waits longest costs a switch of threads, which takes as long as a short run. So within
+a turn a member that was given back is for whoever takes it first, often the very thread that just had it, and the first
+in the queue is woken to try. Once in a turn it is handed over, and nobody can come in between.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 Member = TypeVar("Member")
+
+TURN = 0.001
+"""Seconds. The longest wait is about a turn for each caller in the queue."""
 
 
 class PoolClosed(Exception):  # noqa: N818 (no error by itself: whoever owns the pool says what it means)
@@ -23,12 +32,22 @@ class _Request(Generic[Member]):
         self.everything = everything
         self.granted: Member | None = None
         self.served = False
+        self._awake = False
         self._sleep = threading.Lock()
         self._sleep.acquire()
 
-    def wake(self) -> None:
+    def serve(self) -> None:
         self.served = True
-        self._sleep.release()
+        self.wake()
+
+    def wake(self) -> None:
+        if not self._awake:
+            self._awake = True
+            self._sleep.release()
+
+    def rest(self) -> None:
+        """After wait() and in vain: the next wake() is another one."""
+        self._awake = False
 
     def wait(self, seconds: float = -1) -> None:
         self._sleep.acquire(timeout=seconds)
@@ -51,6 +70,8 @@ class FairPool(Generic[Member]):
         self._queue: deque[_Request[Member]] = deque()
         self._lock = threading.Lock()
         self._closed = False
+        self._turn_ends = 0.0
+        """When the next in the queue must be served, on the clock of time.monotonic()."""
         self._last: int | None = None
         """The thread that ends the process, and is served alone from then on."""
 
@@ -79,7 +100,8 @@ class FairPool(Generic[Member]):
         with self._lock:
             if self._closed:
                 raise PoolClosed
-            if not self._queue and self._idle and (member := self._pick(wanted, self._idle)) is not None:
+            free_for_all = not self._queue or self._in_turn()
+            if free_for_all and self._idle and (member := self._pick(wanted, self._idle)) is not None:
                 self._idle.remove(member)
                 return member
             request = self._enqueue(_Request(wanted, everything=False))
@@ -91,7 +113,11 @@ class FairPool(Generic[Member]):
             return
         with self._lock:
             self._idle.append(member)
-            if self._queue:
+            if not self._queue:
+                return
+            if self._in_turn():
+                self._queue[0].wake()
+            else:
                 self._serve()
 
     def remove(self, member: Member) -> None:
@@ -134,7 +160,7 @@ class FairPool(Generic[Member]):
         with self._lock:
             self._closed = True
             while self._queue:
-                self._queue.popleft().wake()
+                self._queue.popleft().serve()
 
     def rest(self, seconds: float) -> None:
         """Serve nobody but the calling thread from now on, and let the others wait for ever; for the end of a process.
@@ -165,6 +191,8 @@ class FairPool(Generic[Member]):
     def _await(self, request: _Request[Member]) -> Member:
         try:
             request.wait()
+            while not self._served(request):
+                request.wait()
         except BaseException:
             # E.g. Ctrl-C: leave the queue, or give back what came at the same moment.
             with self._lock:
@@ -179,6 +207,19 @@ class FairPool(Generic[Member]):
         if request.granted is None:
             raise PoolClosed
         return request.granted
+
+    def _in_turn(self) -> bool:
+        """Return whether those in the queue may be overtaken; never by somebody whose place is reserved."""
+        head = self._queue[0]
+        return head.wanted is None and not head.everything and time.monotonic() < self._turn_ends
+
+    def _served(self, request: _Request[Member]) -> bool:
+        """Return whether somebody who was woken is served, or can be now."""
+        with self._lock:
+            if not request.served:
+                request.rest()
+                self._serve()
+            return request.served
 
     def _serve(self) -> None:
         """Serve from the front of the queue what can be served; nobody overtakes for a member that another wants."""
@@ -202,4 +243,5 @@ class FairPool(Generic[Member]):
     def _grant(self, request: _Request[Member], member: Member) -> None:
         self._queue.remove(request)
         request.granted = member
-        request.wake()
+        self._turn_ends = time.monotonic() + TURN
+        request.serve()

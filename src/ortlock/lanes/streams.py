@@ -130,7 +130,13 @@ def make(device: int, priority: str) -> Stream | None:
     raise DeviceLostError(device, status.code, status.text)
 
 
+def device_memory(device: int) -> tuple[int, int] | None:
+    """Return the free bytes of a device and all that it has; None where they cannot be asked for."""
+    told, free, total = _native.device_memory(CUDA_PROVIDER_LIBRARY, device)
+    return (free, total) if told[0] == 0 else None
+
+
 def free_memory(device: int) -> int | None:
     """Return the free bytes of a device, None where they cannot be asked for."""
-    told, free, _ = _native.device_memory(CUDA_PROVIDER_LIBRARY, device)
-    return free if told[0] == 0 else None
+    memory = device_memory(device)
+    return None if memory is None else memory[0]

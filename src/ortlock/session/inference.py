@@ -46,8 +46,9 @@ class ReproducibleSession(KnownSession):
             equal calls give equal bytes: in memory the nodes become a generator without a state, whose numbers are not
             the ones that ONNX Runtime draws. A node without a seed gets one from its position in the model.
         lanes: how many runs may go on at a time, each on a lane with a session, a stream and an arena of its own
-            (docs/threads.md); further ones wait for their turn. 1 is exactly serial. None: on CUDA
-            ``ortlock.lanes.choice.DEFAULT_LANES``, on the CPU no lanes, as threads are safe there.
+            (docs/threads.md); further ones wait for their turn. 1 is exactly serial. None: on CUDA up to
+            ``ortlock.lanes.choice.DEFAULT_LANES`` as threads need them and while the device has plenty of memory left,
+            on the CPU no lanes, as threads are safe there.
         stream_priority: ``normal`` or ``high``, of the lanes' CUDA streams.
 
     Raises:
