@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from ortlock import ReproducibleSession
 from ortlock.cli import main
@@ -18,7 +19,7 @@ from ortlock.compare.run import Compared, compare
 from ortlock.html import comparison_page, report_page
 from ortlock.html.layout import draw
 from ortlock.localise import Graph
-from tests.cpu.planted import CPU, FaultyMaker, chain
+from tests.cpu.planted import CPU, FaultyMaker, chain, serialized
 from tests.cpu.test_compare import plain
 
 FEED = {"x": np.linspace(-1, 1, 64, dtype=np.float32)}
@@ -138,6 +139,25 @@ def test_nodes_are_placed_in_columns() -> None:
     assert {box.y for box in drawing.boxes} == {8}
     assert drawing.legend == (("same", "same bits", 4),)
     assert (drawing.width, drawing.height) == (104, 38)
+
+
+def test_constants_are_left_out_and_what_needs_only_them_stands_beside_its_use() -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["c"], name="constant", value_float=2.0),
+        helper.make_node("Neg", ["c"], ["scale"], name="scale"),
+        helper.make_node("Neg", ["x"], ["a"], name="a"),
+        helper.make_node("Neg", ["a"], ["b"], name="b"),
+        helper.make_node("Mul", ["b", "scale"], ["y"], name="y"),
+    ]
+    drawing = draw(Graph(serialized(nodes, [4])), lambda node: ("same", "x"), {"same": "same bits"})
+    assert {box.title.split()[0]: (box.x, box.y) for box in drawing.boxes} == {
+        "scale": (30, 8),
+        "a": (8, 8),
+        "b": (30, 30),
+        "y": (52, 8),
+    }
+    assert drawing.legend == (("same", "same bits", 4),)
+    assert len(drawing.edges) == 3
 
 
 def test_the_commands_write_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,20 +40,37 @@ class Drawing:
 
 
 def draw(graph: Graph, judge: Callable[[GraphNode], tuple[str, str]], legend: Mapping[str, str]) -> Drawing:
-    """Place the nodes of a graph.
+    """Place the nodes of a graph; constants are left out, as weights are.
 
     Args:
         graph: the model's main graph.
         judge: returns the CSS class of a node and the text that explains it.
         legend: text of each class, in the order in which they are shown.
     """
+    drawn = [node for node in graph.nodes if node.op_type != "Constant"]
+    numbers = {node.index for node in drawn}
+    before = {
+        node.index: [
+            graph.producer[name].index
+            for name in node.inputs
+            if name in graph.producer and graph.producer[name].index in numbers
+        ]
+        for node in drawn
+    }
     columns: dict[int, int] = {}
+    for node in drawn:
+        columns[node.index] = max((columns[index] for index in before[node.index]), default=-1) + 1
+    first_use: dict[int, int] = {}
+    for index, sources in before.items():
+        for source in sources:
+            first_use[source] = min(first_use.get(source, columns[index]), columns[index])
     rows: dict[int, int] = {}
     filled: dict[int, int] = {}
-    for node in graph.nodes:
-        before = [columns[graph.producer[name].index] for name in node.inputs if name in graph.producer]
-        column = max(before, default=-1) + 1
-        columns[node.index] = column
+    for node in drawn:
+        if not before[node.index] and node.index in first_use:
+            # What depends on nothing that is drawn stands beside what needs it.
+            columns[node.index] = first_use[node.index] - 1
+        column = columns[node.index]
         rows[node.index] = filled.get(column, 0)
         filled[column] = rows[node.index] + 1
 
@@ -61,16 +78,15 @@ def draw(graph: Graph, judge: Callable[[GraphNode], tuple[str, str]], legend: Ma
         return _MARGIN + columns[index] * CELL, _MARGIN + rows[index] * CELL
 
     boxes, counts = [], dict.fromkeys(legend, 0)
-    for node in graph.nodes:
+    for node in drawn:
         kind, text = judge(node)
         counts[kind] = counts.get(kind, 0) + 1
         boxes.append(Box(*place(node.index), kind, f"{node.label}: {text}", node.index))
     edges = []
-    for node in graph.nodes:
-        for name in node.inputs:
-            if name in graph.producer:
-                (x, y), (to_x, to_y) = place(graph.producer[name].index), place(node.index)
-                edges.append((x + BOX, y + BOX // 2, to_x, to_y + BOX // 2))
+    for index, sources in before.items():
+        for source in sources:
+            (x, y), (to_x, to_y) = place(source), place(index)
+            edges.append((x + BOX, y + BOX // 2, to_x, to_y + BOX // 2))
     return Drawing(
         2 * _MARGIN + CELL * (max(columns.values(), default=0) + 1),
         2 * _MARGIN + CELL * max(filled.values(), default=1),
