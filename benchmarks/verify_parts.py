@@ -219,11 +219,12 @@ def _memory_in(settings: Settings, model: Path, mode: str, seconds: float) -> Ro
     runs = 100 if settings.quick else MEMORY_RUNS
     given = ["--mode", mode, "--threads", str(THREADS), "--stress", "memory limit", "--runs", str(runs)]
     given += ["--shapes", shapes, "--seconds", str(seconds), "--keep-going", "--provider", "cuda", "--json"]
+    command = f"ortlock verify {model.name} {shlex.join(given)}"
     if settings.html is not None:
         given += ["--html", str(settings.page_path("memory", mode))]
     started = time.perf_counter()
     done = command_line(["verify", str(model), *given], limit=seconds + 60)
-    row: Row = {"command": f"ortlock verify {model.name} {shlex.join(given)}", "exit_status": done.returncode}
+    row: Row = {"command": command, "exit_status": done.returncode}
     row["seconds"] = time.perf_counter() - started
     if not done.stdout.lstrip().startswith("{"):
         words = done.stderr.strip().splitlines()

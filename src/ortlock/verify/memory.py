@@ -32,6 +32,8 @@ _FIRST_TRIED_MB = 64
 
 _SHARES = (1.0, 1.25, 1.5, 2.0)
 """Limits as shares of what one run needs: one fits, several at a time do not."""
+_SHARES_OF_SEVERAL = (1.0, 0.75, 1.25, 1.5)
+"""The same for several sets of inputs: once the largest does not fit and fails beside the others."""
 
 _ROUNDS = 4
 """How often the threads run all inputs in one session."""
@@ -61,7 +63,7 @@ class MemoryLimit(Stress):
     name = "memory limit"
     scope = "session"
     text = (
-        "a new session whose gpu_mem_limit is one to two times what a run alone needs, shared by threads; "
+        "a new session whose gpu_mem_limit is near what a run alone needs, shared by threads; "
         "runs that fail for it do not count"
     )
     repeatable = False
@@ -78,7 +80,8 @@ class MemoryLimit(Stress):
     def step(self) -> Iterator[Observation]:
         if self._limits is None:
             need = least_that_fits(self._fits)
-            self._limits = tuple(round(need * share) for share in _SHARES) if need is not None else ()
+            shares = _SHARES if len(self.subject.feeds) == 1 else _SHARES_OF_SEVERAL
+            self._limits = tuple(round(need * share) for share in shares) if need is not None else ()
         if not self._limits:
             self.note = f"not even one run alone fits into {_SIZES_MB[-1] >> 10} GB"
             yield from ((index, None) for index in range(len(self.subject.feeds)))
