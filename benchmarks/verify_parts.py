@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 import verify_models
 from common import note
 from ortlock import NotReproducibleError, ReproducibleSession, models
@@ -251,12 +253,14 @@ def localise(settings: Settings) -> list[Row]:
     names = verify_models.PLANTS if settings.provider == CUDA else ["RandomNormalLike"]
 
     def measure(name: str) -> Row:
-        session = settings.session(verify_models.planted(name, 60 if settings.quick else 300), "observe")
+        model = verify_models.planted(name, 60 if settings.quick else 300)
+        session = settings.session(model, "observe")
         x = models.seeded_input((1, verify_models.CHANNELS, verify_models.SIZE, verify_models.SIZE))
         found = session.localise({"x": x})
         node = found.node
         right = node is not None and node.name == verify_models.PLANTED
         return {
+            "model_nodes": len(onnx.load_model_from_string(model).graph.node),
             "nodes": found.nodes,
             "looked_at": found.exposed,
             "graph": found.graph,
