@@ -101,8 +101,8 @@ def _lines(wrong: GoldenResult) -> Iterator[str]:
 
     yield f"inputs {wrong.inputs}: expected {wrong.expected}, got {wrong.actual}"
     for one in wrong.differences:
-        measures = zip(MEASURES, cells(one.difference), strict=True)
-        yield f"  output {one.name}: {', '.join(f'{name} {value}' for name, value in measures)}"
+        measured = zip(MEASURES, cells(one.difference), strict=True)
+        yield f"  output {one.name}: {', '.join(f'{name} {value}' for name, value in measured if value)}"
 
 
 def _providers() -> list[str]:
