@@ -36,7 +36,7 @@ PARTS: dict[str, Callable[[Settings], list[Row]]] = {
 }
 
 
-HIDDEN = ("not_run", "skipped", "note", "evidence_note", "op_type", "command", "shapes")
+HIDDEN = ("not_run", "skipped", "note", "evidence_note", "op_type", "command", "shapes", "notes", "seconds_by_stress")
 """Said below the table, or in the result file alone."""
 
 

@@ -170,8 +170,10 @@ def _under_every_stress(
         found.append(session.verify(feeds, runs=-(-missing // len(cheap)), stresses=cheap))
     settings.page(part, name, session)
     runs, failed, distinct = Counter[str](), Counter[str](), Counter[str]()
+    seconds = dict[str, float]()
     for stress in (stress for evidence in found for stress in evidence.stresses):
         runs[stress.name] += stress.runs
+        seconds[stress.name] = round(seconds.get(stress.name, 0) + stress.seconds, 2)
         failed[stress.name] += stress.failed
         distinct[stress.name] = max(distinct[stress.name], stress.distinct)
     statuses = {str(evidence.status) for evidence in found}
@@ -180,6 +182,8 @@ def _under_every_stress(
         "by_stress": {key: runs[key] for key in runs if runs[key]},
         "failed": {key: count for key, count in failed.items() if count},
         "not_run": {stress.name: stress.note for stress in found[0].stresses if not stress.runs},
+        "notes": {stress.name: stress.note for stress in found[0].stresses if stress.runs and stress.note},
+        "seconds_by_stress": {name: taken for name, taken in seconds.items() if taken},
         "distinct": max(distinct.values()),
         "status": statuses.pop() if len(statuses) == 1 else "violated",
         "verdict": str(session.report().verdict),
