@@ -6,17 +6,22 @@ Nothing of ONNX Runtime is imported until a test asks for it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from ortlock.verify import Evidence
+    from ortlock.verify.golden import GoldenResult
 
-_OPTIONS = frozenset({"runs", "seconds", "threads", "stresses", "mode", "providers", "lockfile"})
+_OPTIONS = frozenset({"runs", "seconds", "threads", "stresses", "mode", "providers", "lockfile", "golden_outputs"})
 
-MARKER = "reproducible(runs, seconds, threads, stresses, mode, providers, lockfile): how assert_reproducible looks here"
+MARKER = (
+    "reproducible(runs, seconds, threads, stresses, mode, providers, lockfile, golden_outputs): "
+    "how assert_reproducible looks here"
+)
 
 
 def assert_reproducible(
@@ -30,6 +35,7 @@ def assert_reproducible(
     seconds: float | None = None,
     threads: int = 4,
     stresses: Sequence[str] | None = None,
+    golden_outputs: str | os.PathLike[str] | None = None,
 ) -> Evidence:
     """Fail unless a model gives the same bits under stress; the message names the node where they differ.
 
@@ -46,18 +52,23 @@ def assert_reproducible(
         seconds: for all stresses together.
         threads: that share a session.
         stresses: names of kinds of stress; None: all.
+        golden_outputs: the .npz file of the outputs beside the lockfile's digests; where outputs are not the golden
+            ones, the message says how far each is from them.
 
     Returns:
         what was measured.
 
     Raises:
         AssertionError: outputs differed, from each other or from the golden ones, or nothing could be compared.
-        ValueError: arguments that only a model takes were given with a session.
+        ValueError: arguments that only a model takes were given with a session, or ``golden_outputs`` without a
+            lockfile.
+        GoldenOutputsError: ``golden_outputs`` cannot be read, or are not those of the lockfile.
     """
     __tracebackhide__ = True
     from ortlock.report import Status
     from ortlock.session import ReproducibleSession
     from ortlock.verify.golden import check_golden
+    from ortlock.verify.golden_outputs import GoldenOutputs
 
     if isinstance(model_or_session, ReproducibleSession):
         if lockfile is not None or mode is not None or providers is not None:
@@ -67,16 +78,31 @@ def assert_reproducible(
         session = ReproducibleSession(
             model_or_session, providers=list(providers or _providers()), mode=mode, lockfile=lockfile
         )
+    lock = session._ortlock.lock
+    if golden_outputs is not None and lock is None:
+        raise ValueError("golden_outputs goes with the golden digests of a lockfile; give lockfile too.")
+    # Before all runs: a file that cannot be read is told at once.
+    arrays = GoldenOutputs(Path(golden_outputs)) if golden_outputs is not None else None
     feeds = [inputs] if isinstance(inputs, Mapping) else list(inputs)
     found = session.verify(feeds, runs=runs, seconds=seconds, threads=threads, stresses=stresses)
     if found.status is not Status.HOLDS:
         raise AssertionError(f"not shown to be reproducible\n{found}")
-    if session._ortlock.lock is not None:
-        wrong = [one for one in check_golden(session, feeds, found.outputs) if one.status is Status.VIOLATED]
+    if lock is not None:
+        checked = check_golden(session, feeds, found.outputs, arrays)
+        wrong = [line for one in checked if one.status is Status.VIOLATED for line in _lines(one)]
         if wrong:
-            lines = [f"inputs {one.inputs}: expected {one.expected}, got {one.actual}" for one in wrong]
-            raise AssertionError("\n".join((f"other bits than {session._ortlock.lock.path} holds", *lines)))
+            raise AssertionError("\n".join((f"other bits than {lock.path} holds", *wrong)))
     return found
+
+
+def _lines(wrong: GoldenResult) -> Iterator[str]:
+    """Yield what is told of inputs whose outputs are not the golden ones."""
+    from ortlock.compare.text import MEASURES, cells
+
+    yield f"inputs {wrong.inputs}: expected {wrong.expected}, got {wrong.actual}"
+    for one in wrong.differences:
+        measured = zip(MEASURES, cells(one.difference), strict=True)
+        yield f"  output {one.name}: {', '.join(f'{name} {value}' for name, value in measured if value)}"
 
 
 def _providers() -> list[str]:

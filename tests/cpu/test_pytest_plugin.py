@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from ortlock import ReproducibleSession, models
+from ortlock import GoldenOutputsError, ReproducibleSession, models
 from ortlock.cli import main
+from ortlock.cli.inputs import input_specs, seeded_feeds
 from ortlock.pytest_plugin import assert_reproducible
 from ortlock.report import Status
 from tests.cpu.planted import CPU, chain, serialized
+from tests.cpu.test_golden_outputs import shifted
 
 pytest_plugins = ("pytester",)
 
@@ -64,6 +66,25 @@ def test_golden_digests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     lock.write_text(text.replace(found, f"sha256:{'0' * 64}"))
     with pytest.raises(AssertionError, match=f"other bits than .*lock.json holds\ninputs sha256:.* got {found}"):
         assert_reproducible(path, feed, lock, providers=[CPU], **QUICK)  # type: ignore[arg-type]
+
+
+def test_golden_outputs(tmp_path: Path) -> None:
+    path, lock, outputs = files = tmp_path / "net.onnx", tmp_path / "lock.json", tmp_path / "golden.npz"
+    path.write_bytes(models.conv_net(2))
+    given = ["--lock", lock, "--golden", "--golden-outputs", outputs, "--dim", "size=16", "--provider", "cpu"]
+    assert main(["verify", str(path), *map(str, given), "--stress", "again", "--runs", "1"]) == 0
+    session = ReproducibleSession(path, providers=[CPU], lockfile=lock)
+    (feed,) = seeded_feeds(input_specs(session), 0, {"size": 16}, {})
+    assert_reproducible(path, feed, lock, providers=[CPU], golden_outputs=outputs, **QUICK)  # type: ignore[arg-type]
+    shifted(files)
+    told = r"holds\ninputs sha256:.*\n  output y: equal 99\.98%, max abs \S+, mean abs \S+, max rel \S+, max ULP 1$"
+    with pytest.raises(AssertionError, match=told):
+        assert_reproducible(path, feed, lock, providers=[CPU], golden_outputs=outputs, **QUICK)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="golden_outputs goes with the golden digests of a lockfile"):
+        assert_reproducible(path, feed, providers=[CPU], golden_outputs=outputs)
+    outputs.write_bytes(b"no archive")
+    with pytest.raises(GoldenOutputsError, match="cannot be read"):
+        assert_reproducible(session, feed, golden_outputs=outputs)
 
 
 def test_fixture_and_marker(pytester: pytest.Pytester) -> None:

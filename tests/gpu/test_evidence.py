@@ -17,6 +17,7 @@ from ortlock.report import Status
 from ortlock.settings import CUDA
 from ortlock.settings.model import parse_version
 from tests.cpu.planted import serialized
+from tests.gpu.test_lanes import branches
 
 STRESSES = ("again", "fresh session", "threads")
 
@@ -55,6 +56,29 @@ def test_strict_holds_over_all_stresses() -> None:
     found = session.verify({"x": models.seeded_input((1, 3, 112, 112))}, runs=20)
     assert found.status is Status.HOLDS, str(found)
     assert {"lanes", "memory limit", "fresh process"} <= {stress.name for stress in found.stresses if stress.runs}
+
+
+@pytest.mark.parametrize("mode", ["pin", "strict"])
+def test_twelve_threads_in_little_memory_hold(mode: str) -> None:
+    session = ReproducibleSession(branches(), providers=[CUDA], mode=mode)
+    feeds = [{"x": models.seeded_input((batch, 8, 112, 112), seed=batch)} for batch in (1, 2, 3)]
+    found = session.verify(feeds, runs=600, threads=12, stresses=("memory limit",))
+    (stress,) = found.stresses
+    assert found.status is Status.HOLDS, str(found)
+    assert stress.runs >= 300
+    limits = [int(text) for text in stress.note.split(" MB")[0].removeprefix("limits ").split(", ")]
+    # What one run alone needs, and the other shares of it.
+    assert 12 <= limits[0] <= 192
+    assert limits[1] < limits[0] < limits[2] < limits[3]
+
+
+def test_stock_in_little_memory_never_counts_what_failed() -> None:
+    session = ReproducibleSession(models.conv_net(4), providers=[CUDA], mode="observe")
+    found = session.verify({"x": models.seeded_input((1, 3, 96, 96))}, runs=40, stresses=("again", "memory limit"))
+    again, limited = found.stresses
+    assert again.status is Status.HOLDS
+    assert limited.runs + limited.failed >= 40
+    assert limited.note.startswith("limits ")
 
 
 def test_a_setting_that_must_not_matter_and_does() -> None:

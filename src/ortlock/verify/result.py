@@ -47,7 +47,7 @@ class Evidence:
     localised: Localised | None
     """The first node that differs, where outputs differed and a search was asked for."""
     note: str = ""
-    """Why a search failed."""
+    """Why a search failed or was not made, or why the runs ended early."""
 
     @property
     def runs(self) -> int:

@@ -67,9 +67,11 @@ class _Tally:
         status = Status.UNKNOWN
         if self.differing:
             status = Status.VIOLATED
-        elif self.runs:
+        elif self.runs and not stress.lost:
             status = Status.HOLDS
-        note = self.unavailable or (stress.note if self.runs else "every run failed" if self.failed else "not reached")
+        failed = ["every run failed"] if self.failed and not self.runs else []
+        reached = bool(self.runs or self.failed)
+        note = self.unavailable or ("; ".join(filter(None, (*failed, stress.note))) if reached else "not reached")
         distinct = max(len(found) for found in self.digests) if self.runs else 0
         return StressResult(
             stress.name, stress.scope, stress.text, self.runs, self.failed, distinct, status, note, self.seconds
@@ -114,7 +116,7 @@ def verify(
     ]
     active = [tally for tally in tallies if tally.unavailable is None]
     # In turn, so that a budget that ends leaves no stress without a run.
-    while active and not (early_stop and any(tally.differing for tally in tallies)):
+    while active and not _over(tallies, early_stop):
         for tally in list(active):
             if not budget.wanted(tally.runs + tally.failed, time.perf_counter() - started):
                 active.remove(tally)
@@ -123,20 +125,26 @@ def verify(
             _step(tally)
             if progress is not None:
                 progress(tally.stress.name, sum(one.runs for one in tallies), (budget.runs or 0) * len(tallies))
-            if early_stop and tally.differing:
+            if _over([tally], early_stop):
                 break
     for tally in active:
         tally.stress.close()
     results = tuple(tally.result() for tally in tallies)
+    lost = next((tally.stress.lost for tally in tallies if tally.stress.lost), "")
     return Evidence(
-        _status(results),
+        _status(results, lost),
         results,
         tuple(inputs_digest(feed) for feed in subject.feeds),
         tuple(reference),
         when,
         time.perf_counter() - started,
-        *_search(subject, tallies, data),
+        *((None, f"Nothing more was run: {lost}") if lost else _search(subject, tallies, data)),
     )
+
+
+def _over(tallies: Sequence[_Tally], early_stop: bool) -> bool:
+    """Return whether these runs are the last: nothing can be run any more, or a difference is enough."""
+    return any(tally.stress.lost or (early_stop and tally.differing) for tally in tallies)
 
 
 def _step(tally: _Tally) -> None:
@@ -147,11 +155,11 @@ def _step(tally: _Tally) -> None:
         tally.seconds += time.perf_counter() - started
 
 
-def _status(results: Sequence[StressResult]) -> Status:
+def _status(results: Sequence[StressResult], lost: str) -> Status:
     found = {result.status for result in results if result.runs}
     if Status.VIOLATED in found:
         return Status.VIOLATED
-    return Status.HOLDS if found == {Status.HOLDS} else Status.UNKNOWN
+    return Status.HOLDS if found == {Status.HOLDS} and not lost else Status.UNKNOWN
 
 
 def _search(subject: Subject, tallies: Sequence[_Tally], data: bytes | None) -> tuple[Localised | None, str]:
@@ -161,9 +169,13 @@ def _search(subject: Subject, tallies: Sequence[_Tally], data: bytes | None) -> 
     """
     if data is None:
         return None, ""
+    differing = [tally for tally in tallies if tally.differing]
+    if differing and not any(tally.stress.repeatable for tally in differing):
+        names = " and ".join(tally.stress.name for tally in differing)
+        return None, f"The node was not looked for: outputs differed under {names} alone, which a search does without."
     # What differs without another setting is the graver fault.
-    for tally in sorted(tallies, key=lambda tally: isinstance(tally.stress, OtherSetting)):
-        if not tally.differing:
+    for tally in sorted(differing, key=lambda tally: isinstance(tally.stress, OtherSetting)):
+        if not tally.stress.repeatable:
             continue
         feed = subject.feeds[tally.differing[0]]
         other = tally.stress.maker if isinstance(tally.stress, OtherSetting) else None

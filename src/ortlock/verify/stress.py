@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
-from ortlock.errors import NotReproducibleError
+from onnxruntime import InferenceSession
+
+from ortlock.errors import DeviceLostError, NotReproducibleError
+from ortlock.lanes.streams import all_streams
 from ortlock.localise import Runner
+from ortlock.verify.failures import Failures
 from ortlock.verify.subject import Subject, observe
 
 Observation = tuple[int, str | None]
@@ -26,6 +29,10 @@ class Stress:
     text = ""
     note = ""
     """What became known while it ran."""
+    lost = ""
+    """Why no run is possible any more, where the device's context was lost."""
+    repeatable = True
+    """A difference can come again in runs one after another, without the stress."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -69,14 +76,19 @@ class OneSession(Stress):
         self._runner = None
 
 
-def together(subject: Subject, runner: Runner, *, tolerant: bool = False) -> list[Observation]:
+def together(subject: Subject, runner: Runner, failures: Failures | None = None) -> list[Observation]:
     """Run all inputs from several threads at once.
 
+    Args:
+        subject: what is run: inputs and number of threads.
+        runner: runs them.
+        failures: what runs raise is added here, and they count as failed.
+
     Raises:
-        Exception: what a run raised, unless ``tolerant``: it then counts as failed.
+        Exception: what a run raised, without ``failures``.
     """
     found: list[Observation] = []
-    errors: list[BaseException] = []
+    errors: list[Exception] = []
     start = threading.Barrier(subject.threads)
 
     def work(first: int) -> None:
@@ -86,7 +98,10 @@ def together(subject: Subject, runner: Runner, *, tolerant: bool = False) -> lis
             try:
                 found.append((index, observe(runner, subject.feeds[index])))
             except Exception as error:
-                errors.append(error)
+                if failures is None:
+                    errors.append(error)
+                else:
+                    failures.add(error)
                 found.append((index, None))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(subject.threads)]
@@ -94,25 +109,58 @@ def together(subject: Subject, runner: Runner, *, tolerant: bool = False) -> lis
         thread.start()
     for thread in threads:
         thread.join()
-    if errors and not tolerant:
+    if errors:
         raise errors[0]
     return found
 
 
-def tolerant_runs(subject: Subject, make: Any, *, threads: bool = False) -> Iterator[Observation]:
-    """Run where memory may be too short: what fails is counted, and only what returns is compared."""
+def tolerant_runs(subject: Subject, make: Callable[[], Runner], failures: Failures) -> Iterator[Observation]:
+    """Run where memory may be too short: what fails is counted, and only what returns is compared.
+
+    Args:
+        subject: what is run.
+        make: makes what runs it.
+        failures: what was raised is added here.
+
+    Raises:
+        NotReproducibleError: the session is refused, which has nothing to do with memory.
+    """
+    runner = tolerant_runner(subject, make, failures)
+    for index, feed in enumerate(subject.feeds):
+        try:
+            yield index, observe(runner, feed) if runner is not None else None
+        except Exception as error:
+            failures.add(error)
+            yield index, None
+
+
+def tolerant_runner(subject: Subject, make: Callable[[], Runner], failures: Failures) -> Runner | None:
+    """Return a new runner that fails where memory is too short; None where it cannot be made on the provider.
+
+    ONNX Runtime would answer from the CPU instead: those bits say nothing of the provider's.
+
+    Raises:
+        NotReproducibleError: the session is refused.
+    """
     try:
         runner = make()
     except NotReproducibleError:
         raise
-    except Exception:
-        yield from ((index, None) for index in range(len(subject.feeds)))
-        return
-    if threads:
-        yield from together(subject, runner, tolerant=True)
-        return
-    for index, feed in enumerate(subject.feeds):
-        try:
-            yield index, observe(runner, feed)
-        except Exception:
-            yield index, None
+    except Exception as error:
+        failures.add(error)
+        return None
+    if isinstance(runner, InferenceSession):
+        runner.disable_fallback()
+        if (first := runner.get_providers()[0]) != subject.maker.provider:
+            failures.add(RuntimeError(f"ONNX Runtime made the session on {first} instead."))
+            return None
+    return runner
+
+
+def lost_context(device: int) -> str:
+    """Return why a CUDA device cannot be used any more in this process, empty where it can or there is none."""
+    try:
+        all_streams(device).drain()
+    except DeviceLostError as error:
+        return str(error)
+    return ""
