@@ -26,7 +26,7 @@ from common import RESULTS, note, stamp, table, write
 
 CUDA = "CUDAExecutionProvider"
 SIDES = ("stock", "stock, one lock", "ortlock, default", "ortlock, lanes=3")
-THREADS, BATCHES, SIZE = 12, (1, 2, 3), 64
+THREADS, BATCHES = 12, (1, 2, 3)
 MB = 2**20
 
 _FILL = """
@@ -95,8 +95,9 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     """Measure one side in this process."""
     from ortlock import models
 
-    model = models.branches(size=SIZE)
-    inputs = [models.seeded_input((n, 8, SIZE, SIZE), seed=n) for n in BATCHES]
+    size = job["size"]
+    model = models.branches(size=size)
+    inputs = [models.seeded_input((n, 8, size, size), seed=n) for n in BATCHES]
     limit = job.get("limit")
     options = {} if limit is None else {"gpu_mem_limit": str(limit * MB)}
     unlimited = make(job["side"], model, {})
@@ -174,6 +175,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--limits", nargs="*", type=int, default=[24, 32, 48, 64], help="gpu_mem_limit in MiB")
     parser.add_argument("--leave", nargs="*", type=int, default=[64], help="MiB that another process leaves free")
+    parser.add_argument("--size", type=int, default=64, help="of the images")
     parser.add_argument("--runs", type=int, default=3600)
     parser.add_argument("--output", type=Path, default=RESULTS / "memory_short.json")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -183,9 +185,9 @@ def main() -> None:
         return
     cases: dict[str, Any] = {f"gpu_mem_limit {limit} MiB": {"limit": limit} for limit in args.limits}
     cases |= {f"{leave} MiB left by another process": {"leave": leave} for leave in args.leave}
-    result: dict[str, Any] = {"runs": args.runs, "cases": {}, **stamp(cuda=True)}
+    result: dict[str, Any] = {"runs": args.runs, "size": args.size, "cases": {}, **stamp(cuda=True)}
     for case, job in cases.items():
-        jobs = [{"side": side, "runs": args.runs, **job} for side in SIDES]
+        jobs = [{"side": side, "runs": args.runs, "size": args.size, **job} for side in SIDES]
         # Limits are each process's own; a GPU that is filled is filled for all.
         with ThreadPoolExecutor(len(jobs) if "limit" in job else 1) as pool:
             result["cases"][case] = dict(zip(SIDES, pool.map(in_a_process, jobs), strict=True))

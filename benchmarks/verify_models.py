@@ -1,4 +1,4 @@
-"""The models of verify_evidence.py: operators whose bits vary, nets with one planted, a net for little memory."""
+"""The models of verify_evidence.py: operators whose bits vary, nets with one planted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ PLANTED = "planted"
 """Name of the node whose bits vary."""
 
 CHANNELS, SIZE = 16, 56
-BRANCH_SHAPE = (8, 112, 112)
 
 _OPSET = 16
 
@@ -68,14 +67,6 @@ def draws(size: int = 64) -> bytes:
     """Return a RandomNormalLike: it goes on with its sequence in every run, on every provider."""
     g = _Graph(0)
     return g.build(g.node("RandomNormalLike", g.node("Neg", "x"), seed=3.0), [size])
-
-
-def branches(count: int = 6, channels: int = 32) -> bytes:
-    """Return branches of two Conv with an Atan between, which only the CPU provider has: ``x`` [n,8,112,112]."""
-    g = _Graph(3)
-    source = BRANCH_SHAPE[0]
-    sums = [g.conv(g.node("Atan", g.conv("x", source, channels, 3)), channels, channels, 3) for _ in range(count)]
-    return g.build(g.node("Sum", *sums), ["n", *BRANCH_SHAPE])
 
 
 def _scatter_nd(g: _Graph, x: str) -> str:

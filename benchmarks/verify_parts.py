@@ -35,6 +35,7 @@ CHEAP = ("again", "shuffled shapes", "threads", "lanes")
 
 THREADS = 12
 MEMORY_RUNS = 3600
+BRANCH_SIZE = 112
 OCR_SHAPES = {
     "rec": [(1, 3, 48, 320), (1, 3, 48, 240)],
     "det": [(1, 3, 416, 640), (1, 3, 320, 480)],
@@ -211,7 +212,7 @@ def memory(settings: Settings) -> list[Row]:
     shares = {"observe": 1.0, "strict": 0.5}
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "branches.onnx"
-        model.write_bytes(verify_models.branches())
+        model.write_bytes(models.branches(size=BRANCH_SIZE))
 
         def measure(mode: str) -> Row:
             return _memory_in(settings, model, mode, settings.memory_seconds * shares[mode])
@@ -221,7 +222,7 @@ def memory(settings: Settings) -> list[Row]:
 
 def _memory_in(settings: Settings, model: Path, mode: str, seconds: float) -> Row:
     # A run may leave the CUDA context lost, and the process with it: the command's own.
-    shapes = ",".join(f"x:{'x'.join(map(str, (batch, *verify_models.BRANCH_SHAPE)))}" for batch in (1, 2, 3))
+    shapes = ",".join(f"x:{'x'.join(map(str, (batch, 8, BRANCH_SIZE, BRANCH_SIZE)))}" for batch in (1, 2, 3))
     runs = 100 if settings.quick else MEMORY_RUNS
     given = ["--mode", mode, "--threads", str(THREADS), "--stress", "memory limit", "--runs", str(runs)]
     given += ["--shapes", shapes, "--seconds", str(seconds), "--keep-going", "--provider", "cuda", "--json"]

@@ -17,7 +17,6 @@ from ortlock.report import Status
 from ortlock.settings import CUDA
 from ortlock.settings.model import parse_version
 from tests.cpu.planted import serialized
-from tests.gpu.test_lanes import branches
 
 STRESSES = ("again", "fresh session", "threads")
 
@@ -60,7 +59,7 @@ def test_strict_holds_over_all_stresses() -> None:
 
 @pytest.mark.parametrize("mode", ["pin", "strict"])
 def test_twelve_threads_in_little_memory_hold(mode: str) -> None:
-    session = ReproducibleSession(branches(), providers=[CUDA], mode=mode)
+    session = ReproducibleSession(models.branches(size=112), providers=[CUDA], mode=mode)
     feeds = [{"x": models.seeded_input((batch, 8, 112, 112), seed=batch)} for batch in (1, 2, 3)]
     found = session.verify(feeds, runs=600, threads=12, stresses=("memory limit",))
     (stress,) = found.stresses
