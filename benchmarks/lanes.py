@@ -2,10 +2,11 @@
 
     python benchmarks/lanes.py [--provider cuda|cpu] [--quick] [--output FILE]
 
-Sides: stock with all threads on one session, stock behind one lock, ortlock with 1 to 8 lanes. Nets: a small one, whose
-time is mostly launches, and a large one. Shapes that stay, and shapes that change with every run. Each side of a net is
-measured in a process of its own; a thread makes its next run as soon as it has the results of the last one. Memory is
-that of the device: of a further lane once it has run every shape, and of a second stock session that has done the same.
+Sides: stock with all threads on one session, stock behind one lock, ortlock as it is and with 1 to 8 lanes. Nets: a
+small one, whose time is mostly launches, and a large one. Shapes that stay, and shapes that change with every run. Each
+side of a net is measured in a process of its own; a thread makes its next run as soon as it has the results of the last
+one. Memory is that of the device: of a further lane once it has run every shape, and of a second stock session that has
+done the same; beside it stands what the weights take, which each has for itself.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ NETS: dict[str, dict[str, Any]] = {
         "sizes": [160, 176, 192, 208, 224, 240, 256, 288],
     },
 }
-FREE, LOCKED = "stock", "stock, one lock"
+FREE, LOCKED, DEFAULT = "stock", "stock, one lock", "ortlock, default"
 SHAPES = ("fixed", "changing")
 
 
 def lanes_of(side: str) -> int | None:
-    """Return the number of lanes of a side, None for stock."""
-    return int(side.split()[1]) if side.startswith("ortlock") else None
+    """Return the number of lanes that a side asks for, None where it asks for none."""
+    return int(side.split()[1]) if side.startswith("ortlock ") else None
 
 
 def measure(job: dict[str, Any]) -> dict[str, Any]:
@@ -57,9 +58,19 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     for shapes, count in itertools.product(SHAPES, job["threads"]):
         used = feeds if shapes == "changing" else feeds[len(feeds) // 2 :][:1]
         result["runs"][f"{shapes} {count}"] = hammer(run, used, count, job["seconds"])
-    if lanes_of(job["side"]) is not None:
+    if job["side"].startswith("ortlock"):
         result["report"] = session.report().to_dict()["lanes"]
     return result
+
+
+def weights(net: str) -> int:
+    """Return the bytes of a net's weights."""
+    import onnx
+
+    from ortlock import models
+
+    model = onnx.load_model_from_string(getattr(models, NETS[net]["model"])(**NETS[net]["arguments"]))
+    return sum(onnx.numpy_helper.to_array(value).nbytes for value in model.graph.initializer)
 
 
 def make(side: str, model: bytes, provider: str) -> tuple[Any, Callable[[Any], Any]]:
@@ -68,9 +79,8 @@ def make(side: str, model: bytes, provider: str) -> tuple[Any, Callable[[Any], A
 
     from ortlock import ReproducibleSession
 
-    lanes = lanes_of(side)
-    if lanes is not None:
-        ours = ReproducibleSession(model, providers=[provider], lanes=lanes)
+    if side.startswith("ortlock"):
+        ours = ReproducibleSession(model, providers=[provider], lanes=lanes_of(side))
         return ours, lambda feed: ours.run(None, feed)
     stock = onnxruntime.InferenceSession(model, providers=[provider])
     require_provider(stock, provider)
@@ -93,7 +103,7 @@ def memory(
 
     lanes = lanes_of(job["side"])
     before = free_memory(0)
-    if before is None or lanes == 1 or job["side"] == LOCKED:
+    if before is None or lanes == 1 or job["side"] in (LOCKED, DEFAULT):
         return None
     if lanes is None:
         _, another = make(job["side"], model, job["provider"])
@@ -202,7 +212,7 @@ def main() -> None:
     if args.quick:
         args.nets, args.threads, args.lanes, args.seconds = ["small"], [1, 4], [1, 2], 0.3
     provider = PROVIDERS[args.provider]
-    sides = [FREE, LOCKED, *(f"ortlock {count} {'lane' if count == 1 else 'lanes'}" for count in args.lanes)]
+    sides = [FREE, LOCKED, DEFAULT, *(f"ortlock {count} {'lane' if count == 1 else 'lanes'}" for count in args.lanes)]
     nets: dict[str, Any] = {net: {} for net in args.nets}
     for net, side in itertools.product(args.nets, sides):
         job = {"net": net, "side": side, "provider": provider, "threads": args.threads, "seconds": args.seconds}
@@ -215,6 +225,7 @@ def main() -> None:
         "threads": args.threads,
         "seconds": args.seconds,
         "nets": nets,
+        "weights": {net: weights(net) for net in args.nets},
         **stamp(cuda=args.provider == "cuda"),
     }
     show(result)
