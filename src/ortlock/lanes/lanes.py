@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -17,9 +16,9 @@ from ortlock.lanes import memory, streams
 from ortlock.lanes.binding import LaneBinding
 from ortlock.lanes.choice import LanePlan
 from ortlock.lanes.interop import look_at, order_after_caller
-from ortlock.lanes.lane import Lane, bound_attributes, quiet_view
-from ortlock.lanes.pool import FairPool, PoolClosed
-from ortlock.report.model import LaneFacts
+from ortlock.lanes.lane import Lane
+from ortlock.lanes.members import Make, Members
+from ortlock.lanes.pool import PoolClosed
 
 CLOSED = "This session is closed."
 
@@ -33,7 +32,7 @@ Run = Callable[..., Any]
 """A method of ``InferenceSession``, called with a lane's session first and ``run_options`` by keyword."""
 
 
-class Lanes:
+class Lanes(Members):
     """Lanes and their pool. Every run takes one and holds it until the results are there.
 
     Args:
@@ -42,28 +41,10 @@ class Lanes:
         owner: the session object that lane 0 belongs to; it is not kept alive.
     """
 
-    def __init__(self, plan: LanePlan, make: Callable[[dict[str, str]], Any] | None, owner: Any) -> None:
-        self.plan = plan
-        self.refused: str | None = None
-        """Why there are fewer lanes than were asked for."""
-        self.replaced = 0
-        """Lanes that were made anew after a failure."""
-        self.retried = 0
-        """Runs that memory was too short for beside others, and that were repeated alone."""
-        self._make = make
-        self._owner = weakref.ref(owner)
-        self._count = plan.count
-        self._first_is_new = False
-        """Lane 0's session is not the one that the owner was made with."""
-        self._counting = threading.Lock()
-        self._shrunk = 0
-        """How often memory was so short that lanes were given up."""
+    def __init__(self, plan: LanePlan, make: Make | None, owner: Any) -> None:
+        super().__init__(plan, make, owner)
         self._after: Run | None = None
         """Runs what came in the place of these lanes."""
-        first = Lane(0, plan.device, quiet_view(owner), plan.stream)
-        self._hold_stream(first)
-        self._lanes = [first, *(Lane(number, plan.device) for number in range(1, plan.count))]
-        self.pool = FairPool(self._lanes, _is_ready)
         self._executor: ThreadPoolExecutor | None = None
         _living.add(self)
 
@@ -125,28 +106,6 @@ class Lanes:
                 self._executor = ThreadPoolExecutor(self.plan.count, thread_name_prefix="ortlock-lane")
             return self._executor
 
-    def sessions(self) -> list[Any]:
-        """Return the underlying session of every lane; takes no lock, which a forked process might inherit taken."""
-        return [lane.session._sess for lane in self._lanes if lane.session is not None]
-
-    def facts(self) -> LaneFacts:
-        """Return what a report says of the lanes."""
-        lanes = self.pool.members
-        stream = self.plan.stream
-        return LaneFacts(
-            count=self._count,
-            open=sum(lane.session is not None for lane in lanes),
-            serialised=self._count == 1,
-            stream="onnxruntime" if stream is None else "own" if stream.own else "caller",
-            priority=stream.priority if stream is not None else None,
-            reason=self.plan.reason if self.refused is None else f"{self.plan.reason}; {self.refused}",
-            gpu_mem_limit=self.plan.limit,
-            gpu_mem_limit_per_lane=None if self.plan.limit is None else self.plan.limit // self._count,
-            memory=tuple(lane.memory for lane in lanes if lane.number > 0 and lane.session is not None),
-            replaced=self.replaced,
-            retried=self.retried,
-        )
-
     def close(self) -> None:
         """Wait for the runs under way, refuse those that wait, and let go of every session and stream."""
         self.end(None)
@@ -192,45 +151,6 @@ class Lanes:
             else:
                 return lane
 
-    def _give_up(self, lane: Lane, reason: str) -> None:
-        """Let there be one lane less from now on."""
-        lane.drop()
-        self.pool.remove(lane)
-        with self._counting:
-            self._count -= 1
-        self.refused = reason
-
-    def _open(self, lane: Lane, count: int) -> None:
-        """Make the session of a lane and its stream, where ``count`` lanes share the memory."""
-        if self._make is None:
-            raise RuntimeError("another session like this one cannot be made")
-        device = self.plan.device
-        stream = lane.stream = self._new_stream()
-        before = streams.free_memory(device) if device is not None else None
-        lane.session = self._make(self.plan.options(stream, count))
-        after = streams.free_memory(device) if device is not None else None
-        lane.memory = None if before is None or after is None else max(0, before - after)
-        self._hold_stream(lane)
-
-    def _reopen_first(self, count: int) -> None:
-        """Put a new session, with a new arena, in the place of lane 0's. The caller holds the lane."""
-        lane, fresh = self.pool.first, Lane(0, self.plan.device)
-        self._open(fresh, count)
-        lane.session, lane.stream = fresh.session, fresh.stream
-        if (owner := self._owner()) is not None:
-            vars(owner).update(bound_attributes(fresh.session))
-        self._first_is_new = True
-
-    def _new_stream(self) -> streams.Stream | None:
-        stream = self.plan.stream
-        if stream is None or not stream.own:
-            return stream
-        return streams.make(stream.device, stream.priority or "normal")
-
-    def _hold_stream(self, lane: Lane) -> None:
-        if lane.stream is not None and (underlying := getattr(lane.session, "_sess", None)) is not None:
-            lane.stream.keep_for(underlying)
-
     def _failed(self, lane: Lane, error: BaseException) -> None:
         """Drain a lane after a failure, make it anew where the provider failed, and give it back.
 
@@ -252,16 +172,6 @@ class Lanes:
             raise lost from error
         finally:
             self.pool.give(lane)
-
-    def _try_reopen_first(self) -> None:
-        try:
-            self._reopen_first(self._count)
-            self.replaced += 1
-        except DeviceLostError:
-            raise
-        except Exception as error:
-            # It has been drained: nothing of the failed run is left in it.
-            self.refused = f"lane 0 was kept after a failure, a new one cannot be made: {' '.join(str(error).split())}"
 
     def _alone(self, method: Run, arguments: tuple[Any, ...], run_options: Any, shrunk: bool) -> Any:
         """Repeat a run that memory was too short for, with nothing beside it.
@@ -311,28 +221,6 @@ class Lanes:
         if self._reopened_first():
             yield run_options
 
-    def _reopened_first(self) -> bool:
-        """Make lane 0 anew; False where memory is too short for that, or it cannot be."""
-        if self._make is None:
-            return False
-        try:
-            self._reopen_first(self._count)
-        except Exception as error:
-            if not memory.is_short(error):
-                raise
-            return False
-        return True
-
-    def _shrink(self) -> None:
-        """Drop the sessions of all further lanes, and allow half as many lanes from now on."""
-        self._shrunk += 1
-        with self._counting:
-            self._count = max(1, self._count // 2)
-        for lane in self.pool.shrink(self._count):
-            lane.drop()
-        for lane in self.pool.members[1:]:
-            lane.drop()
-
 
 def _rest() -> None:
     """Keep daemon threads from running on while the interpreter ends: ONNX Runtime would end the process by abort()."""
@@ -343,10 +231,6 @@ def _rest() -> None:
 
 
 atexit.register(_rest)
-
-
-def _is_ready(lane: Lane) -> bool:
-    return lane.session is not None
 
 
 def _check_current(session: Any, binding: Any) -> None:

@@ -1,0 +1,146 @@
+"""Which lanes a session has: how they are made, made anew, given up, and what is said of them."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ortlock.errors import DeviceLostError
+from ortlock.lanes import memory, streams
+from ortlock.lanes.choice import LanePlan
+from ortlock.lanes.lane import Lane, bound_attributes, quiet_view
+from ortlock.lanes.pool import FairPool
+from ortlock.report.model import LaneFacts
+
+Make = Callable[[dict[str, str]], Any]
+"""Makes the session of a further lane, with options for CUDA."""
+
+
+class Members:
+    """The lanes and the pool that hands them out.
+
+    Args:
+        plan: how many lanes, and what lane 0 runs on.
+        make: makes further sessions; None: lane 0 is all that there can be.
+        owner: the session object that lane 0 belongs to; it is not kept alive.
+    """
+
+    def __init__(self, plan: LanePlan, make: Make | None, owner: Any) -> None:
+        self.plan = plan
+        self.refused: str | None = None
+        """Why there are fewer lanes than were asked for."""
+        self.replaced = 0
+        """Lanes that were made anew after a failure."""
+        self.retried = 0
+        """Runs that memory was too short for beside others, and that were repeated alone."""
+        self._make = make
+        self._owner = weakref.ref(owner)
+        self._count = plan.count
+        self._first_is_new = False
+        """Lane 0's session is not the one that the owner was made with."""
+        self._counting = threading.Lock()
+        self._shrunk = 0
+        """How often memory was so short that lanes were given up."""
+        first = Lane(0, plan.device, quiet_view(owner), plan.stream)
+        self._hold_stream(first)
+        self._lanes = [first, *(Lane(number, plan.device) for number in range(1, plan.count))]
+        self.pool = FairPool(self._lanes, _is_ready)
+
+    def sessions(self) -> list[Any]:
+        """Return the underlying session of every lane; takes no lock, which a forked process might inherit taken."""
+        return [lane.session._sess for lane in self._lanes if lane.session is not None]
+
+    def facts(self) -> LaneFacts:
+        """Return what a report says of the lanes."""
+        lanes = self.pool.members
+        stream = self.plan.stream
+        return LaneFacts(
+            count=self._count,
+            open=sum(lane.session is not None for lane in lanes),
+            serialised=self._count == 1,
+            stream="onnxruntime" if stream is None else "own" if stream.own else "caller",
+            priority=stream.priority if stream is not None else None,
+            reason=self.plan.reason if self.refused is None else f"{self.plan.reason}; {self.refused}",
+            gpu_mem_limit=self.plan.limit,
+            gpu_mem_limit_per_lane=None if self.plan.limit is None else self.plan.limit // self._count,
+            memory=tuple(lane.memory for lane in lanes if lane.number > 0 and lane.session is not None),
+            replaced=self.replaced,
+            retried=self.retried,
+        )
+
+    def _give_up(self, lane: Lane, reason: str) -> None:
+        """Let there be one lane less from now on."""
+        lane.drop()
+        self.pool.remove(lane)
+        with self._counting:
+            self._count -= 1
+        self.refused = reason
+
+    def _open(self, lane: Lane, count: int) -> None:
+        """Make the session of a lane and its stream, where ``count`` lanes share the memory."""
+        if self._make is None:
+            raise RuntimeError("another session like this one cannot be made")
+        device = self.plan.device
+        stream = lane.stream = self._new_stream()
+        before = streams.free_memory(device) if device is not None else None
+        lane.session = self._make(self.plan.options(stream, count))
+        after = streams.free_memory(device) if device is not None else None
+        lane.memory = None if before is None or after is None else max(0, before - after)
+        self._hold_stream(lane)
+
+    def _reopen_first(self, count: int) -> None:
+        """Put a new session, with a new arena, in the place of lane 0's. The caller holds the lane."""
+        lane, fresh = self.pool.first, Lane(0, self.plan.device)
+        self._open(fresh, count)
+        lane.session, lane.stream = fresh.session, fresh.stream
+        if (owner := self._owner()) is not None:
+            vars(owner).update(bound_attributes(fresh.session))
+        self._first_is_new = True
+
+    def _try_reopen_first(self) -> None:
+        try:
+            self._reopen_first(self._count)
+            self.replaced += 1
+        except DeviceLostError:
+            raise
+        except Exception as error:
+            # It has been drained: nothing of the failed run is left in it.
+            self.refused = f"lane 0 was kept after a failure, a new one cannot be made: {' '.join(str(error).split())}"
+
+    def _reopened_first(self) -> bool:
+        """Make lane 0 anew; False where memory is too short for that, or it cannot be."""
+        if self._make is None:
+            return False
+        try:
+            self._reopen_first(self._count)
+        except Exception as error:
+            if not memory.is_short(error):
+                raise
+            return False
+        return True
+
+    def _shrink(self) -> None:
+        """Drop the sessions of all further lanes, and allow half as many lanes from now on."""
+        self._shrunk += 1
+        with self._counting:
+            self._count = max(1, self._count // 2)
+        for lane in self.pool.shrink(self._count):
+            lane.drop()
+        for lane in self.pool.members[1:]:
+            lane.drop()
+
+    def _new_stream(self) -> streams.Stream | None:
+        stream = self.plan.stream
+        if stream is None or not stream.own:
+            return stream
+        return streams.make(stream.device, stream.priority or "normal")
+
+    def _hold_stream(self, lane: Lane) -> None:
+        if lane.stream is not None and (underlying := getattr(lane.session, "_sess", None)) is not None:
+            lane.stream.keep_for(underlying)
+
+
+def _is_ready(lane: Lane) -> bool:
+    return lane.session is not None
