@@ -15,6 +15,7 @@ from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONN
 from ortlock import DeviceLostError, Mode, SessionClosedError
 from ortlock.lanes import memory, streams
 from ortlock.lanes.choice import DEFAULT_LANES, LanePlan, LaneRequest, choose, lane_request
+from ortlock.lanes.failures import leaves_stale_plan
 from ortlock.lanes.lanes import Lanes
 from tests.cpu.session_models import CPU, CUDA
 
@@ -189,20 +190,111 @@ def test_lane_0_is_made_anew_where_the_provider_failed() -> None:
     with pytest.raises(C.EPFail):
         bench.run()
     assert bench.lanes.replaced == 1
+    assert bench.sessions == []
+    assert bench.run() == 1
     # The session object runs what lane 0 runs.
     assert bench.owner._sess is bench.sessions[0]._sess is not before
-    assert bench.run() == 1
-    assert bench.sessions[0]._sess.runs == 1
+    assert (before.runs, bench.sessions[0]._sess.runs) == (1, 1)
 
 
-def test_lane_0_is_kept_where_it_cannot_be_made_anew() -> None:
+def test_lane_0_never_serves_again_before_it_is_made_anew() -> None:
     bench = Bench(1)
     bench.errors.append(C.EPFail("CUDNN failure 5000"))
     bench.cannot = RuntimeError("no more today")
     with pytest.raises(C.EPFail):
         bench.run()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no more today"):
+            bench.run()
+    bench.cannot = None
     assert bench.run() == 1
-    assert "no more today" in bench.lanes.facts().reason
+    assert len(bench.sessions) == 1
+
+
+def test_a_session_that_nobody_can_make_again_says_so() -> None:
+    bench = Bench(1)
+    bench.lanes._make = None
+    bench.errors.append(C.EPFail("CUDNN failure 5000"))
+    with pytest.raises(C.EPFail):
+        bench.run()
+    with pytest.raises(RuntimeError, match="Make a new session"):
+        bench.run()
+
+
+class Convolution:
+    """A session that behaves as ONNX Runtime's CUDA convolution: the shape is noted before the plan is there."""
+
+    def __init__(self, room: list[bool]) -> None:
+        self._sess = self
+        self.room = room
+        self.noted: int | None = None
+        self.planned: int | None = None
+
+    def run(self, shape: int) -> tuple[int | None, int]:
+        if shape != self.noted:
+            self.noted = shape
+            if not self.room.pop(0):
+                raise C.RuntimeException(
+                    "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code returned while running Conv node. "
+                    f"Name:'conv_0' Status Message: {SHORT}"
+                )
+            self.planned = shape
+        return self.planned, shape
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+def test_no_run_gets_the_plan_of_another_shape(lanes: int) -> None:
+    room = [True]
+    stock = Convolution([True, False])
+    assert stock.run(8) == (8, 8)
+    with pytest.raises(C.RuntimeException):
+        stock.run(16)
+    # What ONNX Runtime does: wrong, and no error.
+    assert stock.run(16) == (8, 16)
+
+    made = [Convolution(room)]
+    owner = made[0]
+
+    def make(more: dict[str, str]) -> Any:
+        made.append(Convolution(room))
+        return made[-1]
+
+    held = Lanes(LanePlan(lanes, "asked for", 0, FakeStream()), make, owner)  # type: ignore[arg-type]
+
+    def run(session: Any, shape: int, run_options: Any) -> Any:
+        return session._sess.run(shape)
+
+    assert held.call(run, 8) == (8, 8)
+    room += [False, False]
+    with pytest.raises(C.RuntimeException, match="Failed to allocate"):
+        held.call(run, 16)
+    room += [True, True]
+    assert held.call(run, 16) == (16, 16)
+    assert held.call(run, 8) == (8, 8)
+    room += [False, True]
+    # Memory was short for a moment only: it is repeated, with a plan of its own.
+    assert held.call(run, 32) == (32, 32)
+    assert held.facts().retried == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "stale"),
+    [
+        (RuntimeError("Non-zero status code returned while running Add node. Name:'a'"), False),
+        (C.Fail("Non-zero status code returned while running Conv node. Name:'c' Status Message: no plan"), True),
+        (C.Fail("returned while running If node. Name:'i' Non-zero status code returned while running Conv node."), True),
+        (C.Fail("Non-zero status code returned while running Reshape node. Name:'r'"), False),
+        (C.RuntimeException("something without a node"), True),
+        (C.Fail("Exiting due to terminate flag being set to true."), False),
+        (C.InvalidArgument("Got invalid dimensions for input: x for the following indices"), False),
+        (ValueError("Required inputs (['x']) are missing"), False),
+        (C.EPFail("CUDNN failure 5000"), True),
+        (SHORT, True),
+        (KeyboardInterrupt(), True),
+    ],
+)
+def test_what_leaves_a_wrong_plan_behind(error: BaseException, stale: bool) -> None:
+    assert leaves_stale_plan(error) is stale
 
 
 def test_a_further_lane_that_failed_is_made_anew_when_it_is_needed() -> None:
@@ -296,21 +388,28 @@ def test_without_a_limit_the_other_lanes_make_room() -> None:
 
 def test_the_last_resort_is_a_new_arena() -> None:
     bench = Bench(1)
-    options: list[Any] = []
+    assert bench.run() == 1
+    ran: list[Any] = []
 
     def run(session: Any, run_options: Any) -> str:
-        options.append(run_options)
-        if session._sess is bench.owner._sess and not bench.sessions:
+        ran.append(session._sess)
+        if not bench.sessions:
             raise SHORT
         return "fits"
 
+    before = bench.owner._sess
     assert bench.lanes.call(run) == "fits"
-    # Twice on an arena that was told to give back its cache, then on a new one.
-    shrink = "memory.enable_memory_arena_shrinkage"
-    assert options[0] is None
-    assert [option.get_run_config_entry(shrink) for option in options[1:3]] == ["gpu:0", "gpu:0"]
-    assert options[3] is None
-    assert len(options) == 4
+    assert ran == [before, bench.sessions[0]._sess]
+
+
+def test_a_new_arena_is_not_tried_again_where_nothing_has_run_yet() -> None:
+    bench = Bench(1, limit=100)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="Failed to allocate"):
+            bench.run(101)
+    # Each time once: it must not go on with the plan of before.
+    assert len(bench.sessions) == 2
+    assert bench.run(100) == 100
 
 
 def test_callers_wait_while_one_makes_room() -> None:

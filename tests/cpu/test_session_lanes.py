@@ -175,12 +175,12 @@ def test_binding_follows_lane_0() -> None:
     session.run_with_iobinding(binding)
     foreign = onnxruntime.IOBinding(session)
     lanes = session._ortlock.lanes
-    lanes._reopen_first(1)
+    lanes._reopen_first()
     session.run_with_iobinding(binding)
     assert [value.tolist() for value in binding.copy_outputs_to_cpu()] == [[3, 5]]
     binding.clear_binding_outputs()
     binding.bind_output("p")
-    lanes._reopen_first(1)
+    lanes._reopen_first()
     session.run_with_iobinding(binding)
     assert [value.tolist() for value in binding.copy_outputs_to_cpu()] == [[2, 6]]
     with pytest.raises(ValueError, match=r"session\.io_binding\(\)"):
@@ -196,7 +196,7 @@ def test_a_moved_binding_holds_what_was_bound_to_a_device() -> None:
         binding.bind_cpu_input(name, value)
     binding.bind_output("s")
     inputs["a"][:] = 100
-    lanes._reopen_first(1)
+    lanes._reopen_first()
     session.run_with_iobinding(binding)
     assert binding.copy_outputs_to_cpu()[0].tolist() == [3, 5]
 
@@ -204,10 +204,37 @@ def test_a_moved_binding_holds_what_was_bound_to_a_device() -> None:
 def test_lane_0_made_anew_is_the_session_object() -> None:
     session = ReproducibleSession(MODEL, lanes=2)
     before = session._sess
-    session._ortlock.lanes._reopen_first(2)
+    session._ortlock.lanes._reopen_first()
     assert session._sess is session._ortlock.lanes.pool.first.session._sess is not before
     assert [value.name for value in session.get_inputs()] == ["a", "b"]
     assert exact_outputs(session.run(None, feeds())) == STOCK
+
+
+def test_lane_0_may_have_to_go_before_it_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = ReproducibleSession(MODEL, lanes=1)
+    lanes, stock = session._ortlock.lanes, onnxruntime.InferenceSession(MODEL)
+    before = weakref.ref(session._sess)
+    room = [False, False, True]
+
+    def make(more: dict[str, str], made: Any = lanes._make) -> Any:
+        if not room.pop(0):
+            raise MemoryError
+        return made(more)
+
+    monkeypatch.setattr(lanes, "_make", make)
+    with pytest.raises(MemoryError):
+        lanes._reopen_first()
+    gc.collect()
+    assert before() is None
+    # What the object tells is as before, and the next run brings it back.
+    for name in ("get_inputs", "get_outputs"):
+        told, original = (getattr(one, name)() for one in (session, stock))
+        assert [(a.name, a.shape, a.type) for a in told] == [(b.name, b.shape, b.type) for b in original]
+    assert session.get_modelmeta().graph_name == stock.get_modelmeta().graph_name
+    with pytest.raises(SessionClosedError, match="next run tries it again"):
+        session._sess.run([], {}, None)
+    assert exact_outputs(session.run(None, feeds())) == STOCK
+    assert room == []
 
 
 def test_set_providers_keeps_lanes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from onnxruntime import InferenceSession
@@ -55,6 +56,15 @@ class Lane:
         self.stream = stream
         self.memory: int | None = None
         """Bytes of the device that went when the session was made; None where that was not seen."""
+        self.stale = False
+        """A run failed in a way after which the session may compute with a wrong plan: it must not serve again."""
+        self.served = False
+        """A run has come to its end since the session was made."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can serve as it is."""
+        return self.session is not None and not self.stale
 
     def drain(self) -> CudaStatus:
         """Wait until nothing of a failed run is under way; return what it had run into.
@@ -69,6 +79,7 @@ class Lane:
     def drop(self) -> None:
         """Let go of the session and its stream."""
         self.session = self.stream = self.memory = None
+        self.stale = self.served = False
 
 
 def quiet_view(session: Any) -> Any:
@@ -80,6 +91,30 @@ def quiet_view(session: Any) -> Any:
 
 
 _UNBOUND = ("_enable_fallback", "_model_path", "_model_bytes", "_sess_options_initial", "_fallback_providers")
+
+
+_META = {
+    "_inputs_meta": ("name", "shape", "type"),
+    "_outputs_meta": ("name", "shape", "type"),
+    "_overridable_initializers": ("name", "shape", "type"),
+}
+_MODEL = ("custom_metadata_map", "description", "domain", "graph_description", "graph_name", "producer_name", "version")
+
+
+def let_go(session: Any, instead: Any) -> None:
+    """Let the underlying session of an ``InferenceSession`` go, and put ``instead`` in its place.
+
+    Copies take the place of what describes the model, its inputs and outputs: that would keep it alive.
+    """
+    for name, fields in _META.items():
+        metas = getattr(session, name, None) or ()
+        setattr(session, name, [SimpleNamespace(**{key: getattr(meta, key) for key in fields}) for meta in metas])
+    if (meta := getattr(session, "_model_meta", None)) is not None:
+        session._model_meta = SimpleNamespace(**{key: getattr(meta, key) for key in _MODEL})
+    for name in ("_input_meminfos", "_output_meminfos", "_input_epdevices"):
+        if hasattr(session, name):
+            setattr(session, name, [])
+    session._sess = instead
 
 
 def bound_attributes(session: Any) -> dict[str, Any]:

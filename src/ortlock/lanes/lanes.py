@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
-from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
-
 from ortlock.errors import DeviceLostError, SessionClosedError
 from ortlock.lanes import memory, streams
 from ortlock.lanes.binding import LaneBinding
 from ortlock.lanes.choice import LanePlan
+from ortlock.lanes.failures import leaves_stale_plan
 from ortlock.lanes.interop import look_at, order_after_caller
 from ortlock.lanes.lane import Lane
 from ortlock.lanes.members import Make, Members
@@ -65,20 +64,26 @@ class Lanes(Members):
             if self._after is None:
                 raise SessionClosedError(CLOSED) from None
             return self._after(method, *arguments, run_options=run_options)
-        try:
-            if on_device and lane.stream is not None:
-                order_after_caller(lane.stream)
-            result = method(lane.session, *arguments, run_options=run_options)
-        except BaseException as error:
-            self._failed(lane, error)
+        except Exception as error:
             if not memory.is_short(error):
                 raise
-            failure = error
+            failure: BaseException = error
         else:
-            self.pool.give(lane)
-            return result
+            try:
+                if on_device and lane.stream is not None:
+                    order_after_caller(lane.stream)
+                result = method(lane.session, *arguments, run_options=run_options)
+            except BaseException as error:
+                self._failed(lane, error)
+                if not memory.is_short(error):
+                    raise
+                failure = error
+            else:
+                lane.served = True
+                self.pool.give(lane)
+                return result
         try:
-            return self._alone(method, arguments, run_options, self._shrunk != shrunk)
+            return self._alone(method, arguments, run_options, failure, self._shrunk != shrunk)
         except PoolClosed:
             raise failure from None
 
@@ -132,94 +137,117 @@ class Lanes(Members):
                 self._executor.shutdown(wait=False)
 
     def _take(self, *, on_first: bool = False) -> Lane:
-        """Return a lane with a session. A lane that cannot be made is given up; then the caller waits for another."""
+        """Return a lane that can serve. A further one that cannot be made is given up; the caller waits for another.
+
+        Raises:
+            PoolClosed: the session is closed.
+            Exception: lane 0 failed before and cannot be made anew.
+        """
         if self.plan.device is not None:
             streams.check_device(self.plan.device)
         while True:
             lane = self.pool.take(self.pool.first if on_first else None)
-            if lane.session is not None:
+            if lane.ready:
                 return lane
-            if self.plan.cautious and self.plan.device is not None and not memory.has_room(self.plan.device):
-                self._give_up(lane, "more than a quarter of the device's memory is in use")
+            if lane.number > 0 and self._too_much(lane):
                 continue
             try:
-                self._open(lane, self._count)
+                if lane.number > 0:
+                    self._open(lane, self._count)
+                else:
+                    self._reopen_first()
             except BaseException as error:
+                if lane.number == 0:
+                    self.pool.give(lane)
+                    raise
                 self._give_up(lane, f"lane {lane.number} could not be made: {' '.join(str(error).split())}")
                 if not isinstance(error, Exception) or isinstance(error, DeviceLostError):
                     raise
             else:
                 return lane
 
+    def _too_much(self, lane: Lane) -> bool:
+        """Give up a further lane that nobody asked for where the device has not plenty of memory."""
+        if not self.plan.cautious or self.plan.device is None or memory.has_room(self.plan.device):
+            return False
+        self._give_up(lane, "more than a quarter of the device's memory is in use")
+        return True
+
     def _failed(self, lane: Lane, error: BaseException) -> None:
-        """Drain a lane after a failure, make it anew where the provider failed, and give it back.
+        """Drain a lane after a failure, see to it that it is made anew where it must be, and give it back.
 
         Raises:
             DeviceLostError: from ``error``, where the CUDA context is lost.
         """
         try:
             clean = lane.drain().ok
-            if clean and not isinstance(error, C.EPFail):
+            if clean and not leaves_stale_plan(error):
                 return
-            if memory.is_short(error):
-                return
+            if not memory.is_short(error):
+                self.replaced += 1
             if lane.number > 0:
                 lane.drop()
-                self.replaced += 1
             else:
-                self._try_reopen_first()
+                lane.stale = True
         except DeviceLostError as lost:
             raise lost from error
         finally:
             self.pool.give(lane)
 
-    def _alone(self, method: Run, arguments: tuple[Any, ...], run_options: Any, shrunk: bool) -> Any:
+    def _alone(
+        self,
+        method: Run,
+        arguments: tuple[Any, ...],
+        run_options: Any,
+        failure: BaseException,
+        shrunk: bool,
+    ) -> Any:
         """Repeat a run that memory was too short for, with nothing beside it.
 
         Args:
             method: what to run.
             arguments: of the run.
             run_options: of the run.
+            failure: what it raised.
             shrunk: another caller has made room since the run began.
 
         Raises:
             PoolClosed: the session was closed meanwhile.
-            Exception: whatever the last attempt raises.
+            Exception: whatever the last attempt raises, or ``failure``.
         """
-        failure: BaseException | None = None
         with self.pool.alone():
             self.retried += 1
             lane = self.pool.first
-            for options in self._ways_to_make_room(run_options, shrunk):
+            for _ in self._ways_to_make_room(shrunk):
                 try:
                     if lane.stream is not None:
                         order_after_caller(lane.stream)
-                    return method(lane.session, *arguments, run_options=options)
+                    result = method(lane.session, *arguments, run_options=run_options)
                 except BaseException as error:
-                    failure = error
+                    failure, lane.stale = error, True
                     lane.drain()
                     if not memory.is_short(error):
                         raise
-        assert failure is not None
+                else:
+                    lane.served = True
+                    return result
         raise failure
 
-    def _ways_to_make_room(self, run_options: Any, shrunk: bool) -> Iterator[Any]:
-        """Make more and more room, and yield the run options of the next attempt each time."""
-        if shrunk:
-            yield run_options
+    def _ways_to_make_room(self, shrunk: bool) -> Iterator[None]:
+        """Make more and more room; lane 0 can serve at each of them."""
+        lane = self.pool.first
+        if shrunk and lane.ready:
+            yield
+        # Where nothing had run in its arena yet, another new one is no better.
+        if self._count == 1 and (shrunk or lane.served or lane.session is None) and self._reopened_first():
+            yield
         while self._count > 1:
             self._shrink()
             # With a limit, each lane's share of it has grown. Without one, all room that lanes took is free now.
-            if self.plan.limit is None or self._reopened_first():
-                yield run_options
+            if self._reopened_first():
+                yield
             if self.plan.limit is None:
                 break
-        if run_options is None and self.plan.device is not None:
-            # The first of these, if it fails as well, leaves an arena without a cache to the second.
-            yield memory.shrinking(self.plan.device)
-            yield memory.shrinking(self.plan.device)
-        if self._reopened_first():
-            yield run_options
 
 
 def _rest() -> None:
@@ -240,13 +268,3 @@ def _check_current(session: Any, binding: Any) -> None:
             "This binding may belong to a session that was replaced after a failed run. Make it with "
             "session.io_binding(), which moves by itself, or make it again."
         )
-
-
-class Retired:
-    """In the place of lanes: refuses everything, and says why."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __getattr__(self, name: str) -> Any:
-        raise SessionClosedError(self.text)

@@ -7,15 +7,20 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ortlock.errors import DeviceLostError
+from ortlock.errors import SessionClosedError
 from ortlock.lanes import memory, streams
 from ortlock.lanes.choice import LanePlan
-from ortlock.lanes.lane import Lane, bound_attributes, quiet_view
+from ortlock.lanes.lane import Lane, bound_attributes, let_go, quiet_view
 from ortlock.lanes.pool import FairPool
 from ortlock.report.model import LaneFacts
 
 Make = Callable[[dict[str, str]], Any]
 """Makes the session of a further lane, with options for CUDA."""
+
+_GONE = (
+    "This session failed in a run, and there was no memory to make it anew. The next run tries it again; "
+    "free memory on the device for that."
+)
 
 
 class Members:
@@ -81,7 +86,10 @@ class Members:
     def _open(self, lane: Lane, count: int) -> None:
         """Make the session of a lane and its stream, where ``count`` lanes share the memory."""
         if self._make is None:
-            raise RuntimeError("another session like this one cannot be made")
+            raise RuntimeError(
+                "This session failed in a run, after which ONNX Runtime may go on with a wrong plan, and another one "
+                "like it cannot be made. Make a new session."
+            )
         device = self.plan.device
         stream = lane.stream = self._new_stream()
         before = streams.free_memory(device) if device is not None else None
@@ -90,31 +98,40 @@ class Members:
         lane.memory = None if before is None or after is None else max(0, before - after)
         self._hold_stream(lane)
 
-    def _reopen_first(self, count: int) -> None:
-        """Put a new session, with a new arena, in the place of lane 0's. The caller holds the lane."""
-        lane, fresh = self.pool.first, Lane(0, self.plan.device)
-        self._open(fresh, count)
+    def _reopen_first(self) -> None:
+        """Put a new session, with a new arena, in the place of lane 0's. The caller holds the lane.
+
+        Raises:
+            Exception: it cannot be made. Where memory was too short, lane 0 has no session then.
+        """
+        fresh = Lane(0, self.plan.device)
+        try:
+            self._open(fresh, self._count)
+        except Exception as error:
+            if self._make is None or not memory.is_short(error):
+                raise
+            fresh.drop()
+            self._let_go_of_first()
+            self._open(fresh, self._count)
+        lane = self.pool.first
         lane.session, lane.stream = fresh.session, fresh.stream
+        lane.stale = lane.served = False
         if (owner := self._owner()) is not None:
             vars(owner).update(bound_attributes(fresh.session))
         self._first_is_new = True
 
-    def _try_reopen_first(self) -> None:
-        try:
-            self._reopen_first(self._count)
-            self.replaced += 1
-        except DeviceLostError:
-            raise
-        except Exception as error:
-            # It has been drained: nothing of the failed run is left in it.
-            self.refused = f"lane 0 was kept after a failure, a new one cannot be made: {' '.join(str(error).split())}"
+    def _let_go_of_first(self) -> None:
+        """Give back what lane 0 holds, so that there is room for its next session."""
+        self.pool.first.drop()
+        if (owner := self._owner()) is not None:
+            let_go(owner, Retired(_GONE))
 
     def _reopened_first(self) -> bool:
         """Make lane 0 anew; False where memory is too short for that, or it cannot be."""
         if self._make is None:
             return False
         try:
-            self._reopen_first(self._count)
+            self._reopen_first()
         except Exception as error:
             if not memory.is_short(error):
                 raise
@@ -143,4 +160,14 @@ class Members:
 
 
 def _is_ready(lane: Lane) -> bool:
-    return lane.session is not None
+    return lane.ready
+
+
+class Retired:
+    """In the place of lanes or of a session: refuses everything, and says why."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __getattr__(self, name: str) -> Any:
+        raise SessionClosedError(self.text)

@@ -1,18 +1,13 @@
-"""When memory is short: how that is told, how a limit is divided, how an arena is made to give back what it can."""
+"""When memory is short: how that is told, how a limit is divided, where there is plenty."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
-
-import onnxruntime
 
 from ortlock.lanes import streams
 
 LIMIT = "gpu_mem_limit"
 """The provider option that bounds an arena, in bytes."""
-
-_SHRINK = "memory.enable_memory_arena_shrinkage"
 
 _SHORT = re.compile(
     r"failed to allocate memory|out of memory|bad allocation|bad_alloc|smaller than requested bytes|ALLOC_FAILED"
@@ -38,10 +33,3 @@ def has_room(device: int) -> bool:
     """Return whether three quarters of a device's memory are free: one more like all that is there leaves half."""
     memory = streams.device_memory(device)
     return memory is not None and 4 * memory[0] >= 3 * memory[1]
-
-
-def shrinking(device: int) -> Any:
-    """Return run options with which a run, whether it fails or not, ends by giving back what the arena does not use."""
-    options = onnxruntime.RunOptions()
-    options.add_run_config_entry(_SHRINK, f"gpu:{device}")
-    return options

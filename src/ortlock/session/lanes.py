@@ -11,7 +11,8 @@ from ortlock.errors import SessionClosedError
 from ortlock.lanes import forks
 from ortlock.lanes.choice import LanePlan, serial
 from ortlock.lanes.lane import LaneSession, Make, Source
-from ortlock.lanes.lanes import CLOSED, Lanes, Retired, Run
+from ortlock.lanes.lanes import CLOSED, Lanes, Run
+from ortlock.lanes.members import Retired
 from ortlock.policy import Mode
 from ortlock.settings import CUDA
 
