@@ -3,10 +3,14 @@
     python benchmarks/memory_short.py [--limits MB ...] [--leave MB ...] [--runs N] [--output FILE]
 
 The net has branches of Conv with a node between that only the CPU provider has. 12 threads run three batch sizes on one
-session: with ``gpu_mem_limit``, and without on a GPU whose memory another process has filled but for ``--leave``. Each
-side is measured in a process of its own, as stock can lose the CUDA context. ``wrong`` are outputs off by more than a
-thousandth of the largest value that one thread alone got from the same session; ``other bits`` are nearer, which stock
-may give for another choice of algorithm. Whether one run alone fits is measured too, in a session of its own.
+session: with ``gpu_mem_limit``, and without on a GPU whose memory another process has filled but for ``--leave``. At
+last one thread: a chain of Conv has run a small image; a large one fails while another process holds the memory, and is
+run again when that is free.
+
+Each side is measured in a process of its own, as stock can lose the CUDA context, for ``--runs`` or ``--seconds``.
+``wrong`` are outputs off by more than a thousandth of the largest value that a session with enough memory gave; ``other
+bits`` are nearer. Whether one run alone fits is measured too, in a session of its own. Stock searches algorithms with
+HEURISTIC: its default times every engine whenever the shape changes, hours of it for this number of runs.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +33,7 @@ CUDA = "CUDAExecutionProvider"
 SIDES = ("stock", "stock, one lock", "ortlock, default", "ortlock, lanes=3")
 THREADS, BATCHES = 12, (1, 2, 3)
 MB = 2**20
+AFTER = "one thread, after a run that failed"
 
 _FILL = """
 import sys
@@ -64,6 +70,7 @@ def make(side: str, model: bytes, options: dict[str, str]) -> tuple[Any, Callabl
         lanes = 3 if side.endswith("3") else None
         ours = ReproducibleSession(model, providers=[(CUDA, options)], lanes=lanes)
         return ours, lambda x: ours.run(None, {"x": x})[0]
+    options = {"cudnn_conv_algo_search": "HEURISTIC", **options}
     stock = onnxruntime.InferenceSession(model, providers=[(CUDA, options)])
     if side == "stock":
         return stock, lambda x: stock.run(None, {"x": x})[0]
@@ -95,6 +102,8 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     """Measure one side in this process."""
     from ortlock import models
 
+    if job.get("after_failure"):
+        return measure_after_failure(job["side"])
     size = job["size"]
     model = models.branches(size=size)
     inputs = [models.seeded_input((n, 8, size, size), seed=n) for n in BATCHES]
@@ -116,7 +125,12 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         free = None if limit is not None else stack.enter_context(filled_gpu(job["leave"] * MB))
         with ThreadPoolExecutor(THREADS) as pool:
-            found = Counter(pool.map(lambda n: judged(run, inputs[n % 3], expected[n % 3]), range(job["runs"])))
+            end = time.monotonic() + job["seconds"]
+
+            def work(number: int) -> str | None:
+                return judged(run, inputs[number % 3], expected[number % 3]) if time.monotonic() < end else None
+
+            found = Counter(filter(None, pool.map(work, range(job["runs"]))))
     providers = session.get_providers()
     lanes = session.report().to_dict()["lanes"] if job["side"].startswith("ortlock") else None
     return {
@@ -126,6 +140,28 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
         "left_cuda": providers[0] != CUDA,
         "context_alive": alive(model, inputs[0], expected[0]),
         "lanes": lanes,
+    }
+
+
+def measure_after_failure(side: str) -> dict[str, Any]:
+    """Run a large image while memory is short, and again when it is not, on one thread."""
+    from ortlock import models
+
+    model = models.conv_net(4)
+    small, large = (models.seeded_input((1, 3, size, size)) for size in (64, 1024))
+    expected = make(side, model, {})[1](large)
+    session, run = make(side, model, {})
+    run(small)
+    with filled_gpu(48 * MB) as free:
+        short = judged(run, large, expected)
+    found = Counter(judged(run, large, expected) for _ in range(10))
+    return {
+        "one_alone_fits": True,
+        "free_mb": free // MB,
+        "while_short": short,
+        "found": dict(found),
+        "left_cuda": session.get_providers()[0] != CUDA,
+        "context_alive": alive(model, large, expected),
     }
 
 
@@ -147,7 +183,6 @@ def in_a_process(job: dict[str, Any]) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
     )
     if done.returncode != 0:
         return {"process": f"ended with status {done.returncode}", "told": done.stderr.strip().splitlines()[-1:]}
@@ -177,6 +212,7 @@ def main() -> None:
     parser.add_argument("--leave", nargs="*", type=int, default=[64], help="MiB that another process leaves free")
     parser.add_argument("--size", type=int, default=64, help="of the images")
     parser.add_argument("--runs", type=int, default=3600)
+    parser.add_argument("--seconds", type=float, default=40, help="most that a side may take for them")
     parser.add_argument("--output", type=Path, default=RESULTS / "memory_short.json")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -184,16 +220,19 @@ def main() -> None:
         print(json.dumps(measure(json.load(sys.stdin))))
         return
     cases: dict[str, Any] = {f"gpu_mem_limit {limit} MiB": {"limit": limit} for limit in args.limits}
+    cases[AFTER] = {"after_failure": True}
     cases |= {f"{leave} MiB left by another process": {"leave": leave} for leave in args.leave}
     result: dict[str, Any] = {"runs": args.runs, "size": args.size, "cases": {}, **stamp(cuda=True)}
-    for case, job in cases.items():
-        jobs = [{"side": side, "runs": args.runs, "size": args.size, **job} for side in SIDES]
-        # Limits are each process's own; a GPU that is filled is filled for all.
-        with ThreadPoolExecutor(len(jobs) if "limit" in job else 1) as pool:
-            result["cases"][case] = dict(zip(SIDES, pool.map(in_a_process, jobs), strict=True))
-        for side, measured in result["cases"][case].items():
-            note(f"{case}: {side}: {measured.get('found', measured)}")
-        write(args.output, result)
+    given = {"runs": args.runs, "size": args.size, "seconds": args.seconds}
+    limited = [case for case, job in cases.items() if "limit" in job]
+    # A limit is each process's own. A GPU that is filled is filled for all.
+    for at_once, chosen in ((True, limited), (False, [case for case in cases if case not in limited])):
+        jobs = [(case, side, {"side": side, **given, **cases[case]}) for case in chosen for side in SIDES]
+        with ThreadPoolExecutor(len(jobs) or 1 if at_once else 1) as pool:
+            for (case, side, _), measured in zip(jobs, pool.map(in_a_process, [job for *_, job in jobs]), strict=True):
+                result["cases"].setdefault(case, {})[side] = measured
+                note(f"{case}: {side}: {measured.get('found', measured)}")
+                write(args.output, result)
     show(result)
 
 

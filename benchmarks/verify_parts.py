@@ -226,6 +226,9 @@ def _memory_in(settings: Settings, model: Path, mode: str, seconds: float) -> Ro
     runs = 100 if settings.quick else MEMORY_RUNS
     given = ["--mode", mode, "--threads", str(THREADS), "--stress", "memory limit", "--runs", str(runs)]
     given += ["--shapes", shapes, "--seconds", str(seconds), "--keep-going", "--provider", "cuda", "--json"]
+    if mode == "observe":
+        # Stock's default times every engine for every new shape: hours of it, for this number of runs.
+        given += ["--option", "cudnn_conv_algo_search=HEURISTIC"]
     command = f"ortlock verify {model.name} {shlex.join(given)}"
     if settings.html is not None:
         given += ["--html", str(settings.page_path("memory", mode))]

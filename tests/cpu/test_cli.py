@@ -262,6 +262,21 @@ def test_cuda_asked_for_and_absent(capsys: pytest.CaptureFixture[str], net: Path
         assert "ortlock doctor" in err
 
 
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("cudnn_conv_algo_search", "--option 'cudnn_conv_algo_search': give NAME=VALUE"),
+        ("=EXHAUSTIVE", "give NAME=VALUE"),
+        ("cudnn_conv_algo_search=HEURISTIC", "CPUExecutionProvider has no options; use --provider cuda."),
+    ],
+)
+def test_options_of_the_provider(capsys: pytest.CaptureFixture[str], net: Path, option: str, told: str) -> None:
+    status, _, err = call(capsys, "verify", str(net), "--provider", "cpu", "--runs", "1", "--option", option)
+    assert status == 2
+    assert told in err
+    assert len(err.strip().splitlines()) == 1
+
+
 def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{sys.executable} -m ortlock doctor | head -c 10"
     done = subprocess.run(

@@ -235,8 +235,8 @@ class Convolution:
             self.noted = shape
             if not self.room.pop(0):
                 raise C.RuntimeException(
-                    "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code returned while running Conv node. "
-                    f"Name:'conv_0' Status Message: {SHORT}"
+                    "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code returned while running Conv "
+                    f"node. Name:'conv_0' Status Message: {SHORT}"
                 )
             self.planned = shape
         return self.planned, shape
@@ -282,7 +282,10 @@ def test_no_run_gets_the_plan_of_another_shape(lanes: int) -> None:
     [
         (RuntimeError("Non-zero status code returned while running Add node. Name:'a'"), False),
         (C.Fail("Non-zero status code returned while running Conv node. Name:'c' Status Message: no plan"), True),
-        (C.Fail("returned while running If node. Name:'i' Non-zero status code returned while running Conv node."), True),
+        (
+            C.Fail("while running If node. Name:'i' Non-zero status code returned while running Conv node."),
+            True,
+        ),
         (C.Fail("Non-zero status code returned while running Reshape node. Name:'r'"), False),
         (C.RuntimeException("something without a node"), True),
         (C.Fail("Exiting due to terminate flag being set to true."), False),

@@ -167,20 +167,47 @@ def test_memory_is_short(limit: int, lanes: int) -> None:
     assert digest(session_of(model).run(None, {"x": inputs[0]})) == expected[0]
 
 
-def test_a_gpu_that_is_full() -> None:
+@contextlib.contextmanager
+def short_memory(leave: int) -> Iterator[None]:
+    """Hold the GPU's memory but for ``leave`` bytes inside the block."""
     cupy: Any = pytest.importorskip("cupy")
+    held = []
+    while (free := cupy.cuda.runtime.memGetInfo()[0]) > leave + 4 * MB:
+        held.append(cupy.cuda.alloc(max(2 * MB, (free - leave) // 2)))
+    try:
+        yield
+    finally:
+        held.clear()
+        cupy.get_default_memory_pool().free_all_blocks()
+
+
+def test_after_a_failed_run_no_plan_of_another_shape_runs(record_property: Callable[[str, Any], None]) -> None:
+    model = models.conv_net(4)
+    small, large = (models.seeded_input((1, 3, size, size)) for size in (64, 1024))
+    expected = digest(session_of(model).run(None, {"x": large}))
+    session = session_of(model)
+    session.run(None, {"x": small})
+    stock = onnxruntime.InferenceSession(model, providers=[(CUDA, {"cudnn_conv_algo_search": "HEURISTIC"})])
+    right = stock.run(None, {"x": large})[0]
+    stock.run(None, {"x": small})
+    for tested in (session, stock):
+        with short_memory(48 * MB), pytest.raises(Exception, match=r"(?i)memory|alloc"):
+            tested.run(None, {"x": large})
+    for _ in range(3):
+        assert digest(session.run(None, {"x": large})) == expected
+    assert digest(session.run(None, {"x": small})) == digest(session_of(model).run(None, {"x": small}))
+    # What stock makes of it is told, not tested: it may be mended one day.
+    record_property("stock_is_off_by", float(np.abs(stock.run(None, {"x": large})[0] - right).max()))
+
+
+def test_a_gpu_that_is_full() -> None:
     model = models.branches()
     x = models.seeded_input((3, 8, 64, 64))
     session = session_of(model, lanes=4)
     expected = digest(session.run(None, {"x": x}))
-    held = []
     # All but what one lane may still need for a moment.
-    while (free := cupy.cuda.runtime.memGetInfo()[0]) > 64 * MB:
-        held.append(cupy.cuda.alloc(max(32 * MB, (free - 64 * MB) // 2)))
-    with ThreadPoolExecutor(12) as pool:
+    with short_memory(64 * MB), ThreadPoolExecutor(12) as pool:
         results = list(pool.map(lambda _: digest(session.run(None, {"x": x})), range(RUNS)))
-    held.clear()
-    cupy.get_default_memory_pool().free_all_blocks()
     assert set(results) == {expected}
     assert len(results) == RUNS
 

@@ -31,6 +31,13 @@ provider_option = click.option(
     show_default=True,
     help="auto: CUDA if it is there, else the CPU.",
 )
+provider_settings = click.option(
+    "--option",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Option of the CUDA provider, e.g. cudnn_conv_algo_search=HEURISTIC; may be repeated.",
+)
 html_option = click.option("--html", type=click.Path(path_type=Path), help="Also write a page for a browser to FILE.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
@@ -91,6 +98,23 @@ def choose_providers(choice: str) -> list[str]:
     if offered:
         print(f"ortlock: {CUDA} cannot be used: {problem}. Running on the CPU.", file=sys.stderr)
     return [CPU]
+
+
+def with_settings(providers: Sequence[str], settings: Sequence[str]) -> list[Any]:
+    """Return providers with the options that ``--option`` gave to the first.
+
+    Raises:
+        CommandError: a text is not NAME=VALUE, or the first is not CUDA.
+    """
+    options: dict[str, str] = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise CommandError(f"--option {text!r}: give NAME=VALUE, e.g. --option cudnn_conv_algo_search=HEURISTIC.")
+        options[name.strip()] = value.strip()
+    if options and providers[0] != CUDA:
+        raise CommandError(f"--option {', '.join(options)}: {providers[0]} has no options; use --provider cuda.")
+    return [(providers[0], options), *providers[1:]] if options else list(providers)
 
 
 def same_provider(session: Any, wanted: str, side: str) -> None:

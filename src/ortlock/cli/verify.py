@@ -22,9 +22,11 @@ from ortlock.cli.options import (
     nothing_but_json,
     progress,
     provider_option,
+    provider_settings,
     same_provider,
     show_json,
     show_table,
+    with_settings,
     write_html,
 )
 from ortlock.errors import OrtlockError
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 @click.command("verify")
 @click.argument("model", type=click.Path(path_type=Path))
 @provider_option
+@provider_settings
 @input_options
 @click.option("--mode", type=click.Choice(("observe", "pin", "strict")), help="Default: ORTLOCK_MODE, else pin.")
 @click.option("--lock", type=click.Path(path_type=Path), help="Replay this lockfile, and check its golden digests.")
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
 def command(
     model: Path,
     provider: str,
+    settings: tuple[str, ...],
     inputs: tuple[Path, ...],
     seed: int,
     dim: tuple[str, ...],
@@ -95,7 +99,7 @@ def command(
     arrays = GoldenOutputs(golden_outputs) if golden_outputs is not None and not golden else None
     with nothing_but_json(as_json), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        session = _session(path, choose_providers(provider), mode, lock, golden)
+        session = _session(path, with_settings(choose_providers(provider), settings), mode, lock, golden)
         feeds = chosen_feeds(input_specs(session), inputs, seed, dim, shapes)
         first = session.get_providers()[0]
         with progress(as_json) as bar:
@@ -151,7 +155,7 @@ def command(
     return BAD_INPUT if Status.UNKNOWN in statuses else HOLDS
 
 
-def _session(path: str, providers: Sequence[str], mode: str | None, lock: Path | None, golden: bool) -> Any:
+def _session(path: str, providers: Sequence[Any], mode: str | None, lock: Path | None, golden: bool) -> Any:
     from ortlock import ReproducibleSession
 
     lock_mode = None if lock is None else "record" if golden else "replay"
