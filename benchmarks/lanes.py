@@ -214,10 +214,6 @@ def main() -> None:
     provider = PROVIDERS[args.provider]
     sides = [FREE, LOCKED, DEFAULT, *(f"ortlock {count} {'lane' if count == 1 else 'lanes'}" for count in args.lanes)]
     nets: dict[str, Any] = {net: {} for net in args.nets}
-    for net, side in itertools.product(args.nets, sides):
-        job = {"net": net, "side": side, "provider": provider, "threads": args.threads, "seconds": args.seconds}
-        nets[net][side] = in_a_process(job)
-        note(f"{net}: {side}")
     result = {
         "provider": provider,
         "order": args.nets,
@@ -228,9 +224,14 @@ def main() -> None:
         "weights": {net: weights(net) for net in args.nets},
         **stamp(cuda=args.provider == "cuda"),
     }
-    show(result)
     path = args.output or RESULTS / f"lanes_{args.provider}.json"
-    write(path, result)
+    for net, side in itertools.product(args.nets, sides):
+        job = {"net": net, "side": side, "provider": provider, "threads": args.threads, "seconds": args.seconds}
+        nets[net][side] = in_a_process(job)
+        note(f"{net}: {side}")
+        # Whoever stops it keeps what there is.
+        write(path, result)
+    show(result)
     lanes_chart.draw(result, path.with_suffix(".svg"))
 
 

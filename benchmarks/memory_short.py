@@ -210,6 +210,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--limits", nargs="*", type=int, default=[24, 32, 48, 64], help="gpu_mem_limit in MiB")
     parser.add_argument("--leave", nargs="*", type=int, default=[64], help="MiB that another process leaves free")
+    parser.add_argument("--no-failure", action="store_true", help="leave out the one thread after a failed run")
+    parser.add_argument("--add", action="store_true", help="keep the cases that the output file has already")
     parser.add_argument("--size", type=int, default=64, help="of the images")
     parser.add_argument("--runs", type=int, default=3600)
     parser.add_argument("--seconds", type=float, default=40, help="most that a side may take for them")
@@ -220,9 +222,12 @@ def main() -> None:
         print(json.dumps(measure(json.load(sys.stdin))))
         return
     cases: dict[str, Any] = {f"gpu_mem_limit {limit} MiB": {"limit": limit} for limit in args.limits}
-    cases[AFTER] = {"after_failure": True}
+    if not args.no_failure:
+        cases[AFTER] = {"after_failure": True}
     cases |= {f"{leave} MiB left by another process": {"leave": leave} for leave in args.leave}
     result: dict[str, Any] = {"runs": args.runs, "size": args.size, "cases": {}, **stamp(cuda=True)}
+    if args.add:
+        result["cases"] = json.loads(args.output.read_text())["cases"]
     given = {"runs": args.runs, "size": args.size, "seconds": args.seconds}
     limited = [case for case, job in cases.items() if "limit" in job]
     # A limit is each process's own. A GPU that is filled is filled for all.
