@@ -233,6 +233,11 @@ def test_lane_0_may_have_to_go_before_it_is_made_anew(monkeypatch: pytest.Monkey
     assert session.get_modelmeta().graph_name == stock.get_modelmeta().graph_name
     with pytest.raises(SessionClosedError, match="next run tries it again"):
         session._sess.run([], {}, None)
+    room[:] = [False, False, True]
+    with pytest.raises(MemoryError):
+        session.io_binding()
+    assert session.io_binding()._iobinding is not None
+    monkeypatch.undo()
     assert exact_outputs(session.run(None, feeds())) == STOCK
     assert room == []
 

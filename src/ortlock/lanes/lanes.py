@@ -101,6 +101,9 @@ class Lanes(Members):
 
     def binding(self) -> LaneBinding:
         """Return a new binding of lane 0."""
+        if self.pool.first.session is None:
+            # Memory was too short to make it anew; this is the next who needs it.
+            self.pool.give(self._take(on_first=True))
         return LaneBinding(self.pool.first.session, copies=self.plan.device is not None)
 
     @property
