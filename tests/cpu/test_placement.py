@@ -47,6 +47,8 @@ def test_the_callers_own_assignment_is_kept() -> None:
     placement = place(None, made.scatter("ScatterND", "add"))
     assert placement is not None
     entries = placement.entries("gpu(layers.);")
+    # As the options of a session that was made with them have it.
+    assert placement.entries(entries["session.name_based_layer_assignment"]) == entries
     assert entries["session.name_based_layer_assignment"] == f"gpu(layers.); cpu({placement.mark}cpu_)"
 
 

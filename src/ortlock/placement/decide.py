@@ -87,7 +87,10 @@ class Placement:
         """Return the session's configuration entries; ``own`` is the caller's name-based assignment."""
         if not self.moves:
             return {}
-        return {NAME_BASED: "; ".join(filter(None, ((own or "").rstrip("; "), f"cpu({self.mark}{_CPU}_)")))}
+        ours = f"cpu({self.mark}{_CPU}_)"
+        if own is not None and ours in own:
+            return {NAME_BASED: own}  # Options that were read from a session that placed nodes.
+        return {NAME_BASED: "; ".join(filter(None, ((own or "").rstrip("; "), ours)))}
 
 
 def resolve_placement(text: str | None, mode: Mode) -> bool:
