@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
+from ortlock.arguments import check_count, check_feed
 from ortlock.errors import NotReproducibleError
 from ortlock.operators.graph import Named, Node
 from ortlock.placement import Action, NodeCost, Placement, measure, place
@@ -154,8 +155,8 @@ def placed_facts(placement: Placement | None, costs: Sequence[NodeCost]) -> tupl
 
 def measure_placement(session: Any, guard: Guard, feed: Mapping[str, Any], runs: int) -> dict[str, float]:
     """Measure what the placed nodes cost; see :meth:`ReproducibleSession.measure_placement`."""
-    if runs < 1:
-        raise ValueError(f"runs={runs}: measure one run at least.")
+    check_count("runs", runs)
+    check_feed(feed)
     placement = guard.placement
     if placement is None:
         return {}
