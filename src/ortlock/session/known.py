@@ -35,12 +35,12 @@ class KnownSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has 
     _ortlock: Guard
 
     def __copy__(self) -> KnownSession:
-        # As the original, whose copies share what they hold; copy.copy() would take __reduce_ex__ otherwise.
+        # As the original, whose copies share what they hold; copy.copy() would ask for the state otherwise.
         copied = type(self).__new__(type(self))
-        vars(copied).update(vars(self))
+        copied.__dict__.update(self.__dict__)
         return copied
 
-    def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
+    def __getstate__(self) -> object:
         raise TypeError(
             f"cannot pickle {type(self).__name__!r} object, as onnxruntime.InferenceSession cannot: it belongs to this "
             "process. Pass the model's path and the arguments on, and make the session there."
