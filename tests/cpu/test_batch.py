@@ -67,6 +67,12 @@ def test_what_has_no_batch_is_unknown() -> None:
     assert "rows cannot be told apart" in total.reason
 
 
+def test_inputs_that_are_missing_are_named() -> None:
+    for feed, told in (({}, "x is missing"), ({"q": ROWS["x"]}, "x is missing, and q is none of the model's inputs")):
+        with pytest.raises(ValueError, match=f"^inputs: {told}. The model takes x.$"):
+            measure(chain(2), feed)
+
+
 def test_nodes_that_hold_the_batch_size_are_not_judged() -> None:
     nodes = [
         helper.make_node("Shape", ["x"], ["s"], name="shape"),

@@ -127,6 +127,8 @@ def damaged(tmp_path: Path, old: str, new: str) -> Path:
         (f'"{KEY}"', '"not a key"', f'"{ENV}"', "matching regex"),
         ('"version": 1', '"version": 2', '"version": 2', "version 2; this ortlock reads 1"),
         ("{\n", "<<<<<<< HEAD\n{\n", "<<<<<<< HEAD", "no valid JSON"),
+        ('"api": "graph"', '"api": "\\uD83D"', '"\\uD83D"', "\\ud83d is half a character"),
+        (f'"{ENV}"', '"\\udc00"', '"\\udc00"', "\\udc00 is half a character"),
     ],
 )
 def test_damage_is_told_with_its_line(tmp_path: Path, old: str, new: str, marked: str, reason: str) -> None:
@@ -176,6 +178,19 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, where: str) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(LockfileError, match=r"cannot be (written|read): (No such file|Is a directory)"):
         add(tmp_path / where)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system that makes no files")
+def test_a_lock_that_cannot_be_made_is_not_waited_for() -> None:
+    with pytest.raises(LockfileError, match=r"^/proc/l\.json: it cannot be written: No such file or directory\. "):
+        add(Path("/proc/l.json"))
+
+
+def test_whole_characters_in_escapes_are_none_to_refuse(tmp_path: Path) -> None:
+    path = damaged(tmp_path, '"model.onnx"', '"\\ud83d\\ude00.onnx"')
+    held = read(path)
+    assert held is not None
+    assert held.model.name == "\U0001f600.onnx"
 
 
 WRITER = """

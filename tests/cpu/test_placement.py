@@ -6,17 +6,22 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from ortlock import NotReproducibleError, ReproducibleSession, models
-from ortlock.placement import Action, place, resolve_placement
+from ortlock.operators.graph import model_nodes
+from ortlock.operators.model_file import load
+from ortlock.placement import Action, decide, place, resolve_placement
 from ortlock.policy import Mode
+from ortlock.session import placing
+from ortlock.settings import Resolution
 from tests import placement_models as made
 
 CUDA = "CUDAExecutionProvider"
@@ -134,6 +139,61 @@ def test_external_weights_stay_where_they_are(tmp_path: Path) -> None:
     np.testing.assert_array_equal(conv, expected[1])
     np.testing.assert_array_equal(y, expected[0])
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_external_weights_that_would_not_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = onnx.load_model_from_string(made.group_norm(np.float32))
+    extra = numpy_helper.from_array(np.zeros(8192, np.float32), "unused")
+    model.graph.initializer.append(extra)
+    path = tmp_path / "model.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    guard: Any = SimpleNamespace(places=True, restarted=None, loaded=(str(path), None), mode=Mode.STRICT)
+    options, resolution = onnxruntime.SessionOptions(), Resolution()
+    assert placing.prepare(guard, options, [CUDA], resolution) == resolution
+    assert guard.placement.folder == str(tmp_path)
+    monkeypatch.setattr(onnxruntime, "__version__", "1.20.1")
+    told = r"^norm \(com.microsoft.GroupNorm\) on CUDA.*1\.20\.1 does not find the external data.*1\.21 or later"
+    with pytest.raises(NotReproducibleError, match=told):
+        placing.prepare(guard, options, [CUDA], resolution)
+    # In one file it is found.
+    path.write_bytes(made.group_norm(np.float32))
+    assert placing.prepare(guard, options, [CUDA], resolution) == resolution
+    assert guard.placement.folder is None
+
+
+def test_only_a_model_that_needs_it_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole: list[str | None] = []
+
+    def counted(path: str | None, data: bytes | None) -> Any:
+        whole.append(path)
+        return load(path, data)
+
+    monkeypatch.setattr(decide, "load", counted)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(models.conv_net(2))
+    monkeypatch.setattr(Path, "read_bytes", None)
+    assert place(str(path), None) is None
+    assert [node.op_type for node in model_nodes(str(path), None, CUDA) or ()].count("Conv") == 2
+    assert whole == []
+    monkeypatch.undo()
+    monkeypatch.setattr(decide, "load", counted)
+    path.write_bytes(made.scatter("ScatterND", "add"))
+    assert place(str(path), None) is not None
+    assert whole == [str(path)]
+
+
+@pytest.mark.parametrize(("repeated", "moved"), [(True, 1), (False, 0)])
+def test_many_constant_indices_are_looked_at(repeated: bool, moved: int) -> None:
+    """More than fit into what is kept of other tensors: 3 million indices in ONNX's own integers."""
+    count = 3_000_000
+    rows = np.arange(count, dtype=np.int64).reshape(-1, 1)
+    rows[-1] = 0 if repeated else rows[-1]
+    node = helper.make_node("ScatterND", ["x", "i", "u"], ["y"], name="scatter")
+    inputs = [made.value("x", np.float32, [count]), made.value("u", np.float32, [count])]
+    indices = [numpy_helper.from_array(rows, "i")]
+    graph = helper.make_graph([node], "g", inputs, [made.value("y", np.float32, [count])], indices)
+    placement = place(None, made.serialized(graph))
+    assert (0 if placement is None else len(placement.nodes)) == moved
 
 
 def test_weights_behind_links(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from ortlock.cli import main
 from ortlock.cli.inputs import input_specs, seeded_feeds
 from ortlock.pytest_plugin import assert_reproducible
 from ortlock.report import Status
+from ortlock.verify import Evidence
+from ortlock.verify.subject import inputs_digest
 from tests.cpu.planted import CPU, chain, serialized
 from tests.cpu.test_golden_outputs import shifted
 
@@ -68,6 +72,41 @@ def test_golden_digests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert_reproducible(path, feed, lock, providers=[CPU], **QUICK)  # type: ignore[arg-type]
 
 
+def test_golden_digests_that_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, lock, outputs = tmp_path / "net.onnx", tmp_path / "lock.json", tmp_path / "golden.npz"
+    path.write_bytes(chain(2))
+    other = {"x": np.zeros(3, np.float32)}
+
+    def check(**more: Any) -> Evidence:
+        given: dict[str, Any] = {**QUICK, **more}
+        return assert_reproducible(path, other, lock, providers=[CPU], **given)
+
+    ReproducibleSession(path, providers=[CPU], lockfile=lock, lock_mode="record").save_lockfile()
+    assert check().status is Status.HOLDS  # a file without golden digests pins choices
+    np.savez(outputs)
+    with pytest.raises(AssertionError, match=r"^not compared with golden bits of "):
+        check(golden_outputs=outputs)
+    np.savez(tmp_path / "in.npz", x=FEED["x"])
+    given = ["--lock", lock, "--golden", "--inputs", tmp_path / "in.npz", "--provider", "cpu", "--stress", "again"]
+    assert main(["verify", str(path), *map(str, given), "--runs", "1"]) == 0
+    with pytest.raises(AssertionError) as caught:
+        check()
+    told, inputs, remedy = str(caught.value).splitlines()
+    assert told == f"not compared with golden bits of {lock}"
+    assert inputs.startswith(f"inputs {inputs_digest(other)}: it holds no golden digest for them in this environment")
+    assert remedy == f"  write it: ortlock verify {path} --inputs FILE.npz --lock {lock} --golden"
+    # Nor can bits be judged that came with another number of threads.
+    held = json.loads(lock.read_text())
+    (section,) = held["environments"].values()
+    (golden,) = section["golden"].values()
+    golden.update(outputs=f"sha256:{'0' * 64}", threads={"intra_op_num_threads": "999"})
+    lock.write_text(json.dumps(held))
+    with pytest.raises(
+        AssertionError, match=r"^other bits than .*\n.*\n  other bits, but with .*; the golden ones came"
+    ):
+        assert_reproducible(path, FEED, lock, providers=[CPU], **QUICK)  # type: ignore[arg-type]
+
+
 def test_golden_outputs(tmp_path: Path) -> None:
     path, lock, outputs = files = tmp_path / "net.onnx", tmp_path / "lock.json", tmp_path / "golden.npz"
     path.write_bytes(models.conv_net(2))
@@ -114,3 +153,48 @@ def test_fixture_and_marker(pytester: pytest.Pytester) -> None:
     done.stdout.fnmatch_lines_random(
         ["*first node that differs: draw (RandomNormalLike)*", "*'speed'* is not understood*"]
     )
+
+
+def test_a_marked_test_that_checks_nothing_fails(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        f"""
+        import numpy as np
+        import pytest
+        from ortlock import pytest_plugin
+
+        FEED = {{"x": np.ones(8, np.float32)}}
+        HOW = dict(runs=1, stresses=("again",), providers=["{CPU}"])
+
+        @pytest.fixture
+        def checked(assert_reproducible):
+            assert_reproducible({chain(2)!r}, FEED)
+
+        @pytest.mark.reproducible(**HOW)
+        def test_through_another_fixture(checked):
+            pass
+
+        @pytest.mark.reproducible
+        def test_without_the_fixture():
+            pass
+
+        @pytest.mark.reproducible
+        def test_not_called(assert_reproducible):
+            pass
+
+        @pytest.mark.reproducible(runs=100)
+        def test_imported():
+            pytest_plugin.assert_reproducible({chain(2)!r}, FEED, **HOW)
+
+        @pytest.mark.reproducible
+        def test_skipped():
+            pytest.skip("not here")
+
+        @pytest.mark.reproducible(**HOW)
+        class TestMarkedAsAWhole:
+            def test_one_that_needs_nothing(self):
+                pass
+        """
+    )
+    done = pytester.runpytest("--strict-markers")
+    done.assert_outcomes(passed=2, failed=3, skipped=1)
+    done.stdout.fnmatch_lines(["marked reproducible, and nothing was checked: *"] * 3)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
+import pickle
 import subprocess
 import sys
 import threading
@@ -309,6 +311,9 @@ def test_a_callback_that_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     assert told_of == [KeyError]
 
 
+# What a closed session was set to can still be asked.
+OF_SETTINGS = ("get_session_options", "get_providers", "get_provider_options")
+
 USES: tuple[Callable[[ReproducibleSession], Any], ...] = (
     lambda session: session.run(None, feeds()),
     lambda session: session.run_with_ort_values(None, {}),
@@ -319,6 +324,18 @@ USES: tuple[Callable[[ReproducibleSession], Any], ...] = (
     lambda session: session.report(),
     lambda session: session.save_lockfile(),
     lambda session: session.end_profiling(),
+    lambda session: session.set_providers([CPU]),
+    lambda session: session.verify(feeds()),
+    lambda session: session.localise(feeds()),
+    lambda session: session.batch_invariance(feeds()),
+    lambda session: session.measure_placement(feeds()),
+    lambda session: session.digest([feeds()["a"]], ["s"]),
+    lambda session: session.digest([]),
+    *(
+        (lambda session, name=name: getattr(session, name)())
+        for name in dir(onnxruntime.InferenceSession)
+        if name.startswith("get_") and name not in OF_SETTINGS
+    ),
 )
 
 
@@ -332,7 +349,27 @@ def test_a_closed_session(lanes: int | None, mode: str) -> None:
     for use in USES:
         with pytest.raises(SessionClosedError, match="closed"):
             use(session)
+    assert session.get_providers() == [CPU]
     session.close()
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_sessions_are_copied_and_pickled_as_the_original(lanes: int | None) -> None:
+    session = ReproducibleSession(MODEL, lanes=lanes)
+    assert exact_outputs(copy.copy(session).run(None, feeds())) == STOCK
+    for stock_or_ours in (onnxruntime.InferenceSession(MODEL), session):
+        for act in (pickle.dumps, copy.deepcopy):
+            with pytest.raises(TypeError, match=r"cannot pickle '.*Session' object"):
+                act(stock_or_ours)
+
+    class Rebuilt(ReproducibleSession):
+        def __getstate__(self) -> object:
+            return {"lanes": lanes}
+
+        def __setstate__(self, state: dict[str, Any]) -> None:
+            self.__init__(MODEL, **state)  # type: ignore[misc]
+
+    assert exact_outputs(copy.deepcopy(Rebuilt(MODEL, lanes=lanes)).run(None, feeds())) == STOCK
 
 
 def test_explicit_lanes_cannot_be_had_in_observe() -> None:

@@ -226,10 +226,32 @@ def test_a_write_that_fails_costs_no_outputs(tmp_path: Path, monkeypatch: pytest
     assert recording.run(["s"], feeds())[0].tolist() == [3, 5]
     with pytest.raises(LockfileError, match="cannot be written"):
         recording.save_lockfile()
+    # What the last write runs into is told unless it was told before.
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("error")
         del recording
         gc.collect()
+    path.parent.mkdir()
+    recording = session(path, "record")
+    path.parent.rmdir()
+    with pytest.warns(ReproducibilityWarning, match=r"lock.json: it cannot be written: No such file"):
+        del recording
+
+
+@pytest.mark.parametrize("enabled", [0, 1])
+def test_what_opening_the_file_raises_is_told_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], enabled: int
+) -> None:
+    with pytest.raises(LockfileError, match="cannot be read: embedded null byte"):
+        ReproducibleSession(MODEL, providers=[CPU], lockfile="a\0b", enable_fallback=enabled)
+
+    def fail(path: Path) -> None:
+        raise ValueError("no such luck")
+
+    monkeypatch.setattr(session_lock, "read", fail)
+    with pytest.raises(ValueError, match=r"^no such luck$"):
+        ReproducibleSession(MODEL, providers=[CPU], lockfile=tmp_path / "lock.json", enable_fallback=enabled)
+    assert "Falling back" not in capfd.readouterr().out
 
 
 REFUSED = native.PlanFailure(
@@ -613,8 +635,9 @@ def test_a_file_that_became_another_models_is_left_alone(tmp_path: Path, monkeyp
     ran(monkeypatch, PLAN)
     with pytest.raises(LockfileError, match="another model: model given as bytes"):
         kept[0].save_lockfile()
-    with pytest.warns(ReproducibilityWarning, match="another model"):
-        kept.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kept.clear()  # it was told already
     assert path.read_text() == text
 
 

@@ -21,6 +21,7 @@ from ortlock.localise import SessionMaker
 from ortlock.lockfile import read
 from ortlock.report import Status, Verdict
 from ortlock.verify import NAMES, Budget, Evidence, StressResult, Subject, verify
+from ortlock.verify.stress import together
 from ortlock.verify.subject import inputs_digest
 from tests.cpu.planted import CPU, OBSERVE, FaultyMaker, chain, serialized
 
@@ -192,6 +193,75 @@ def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="at least one set of inputs"):
         verify(Subject(net().maker, []))
     assert "again" in NAMES
+
+
+BAD_COUNTS: tuple[Any, ...] = (0, -1, 1.5, True, "2")
+
+
+@pytest.mark.parametrize("value", BAD_COUNTS)
+def test_counts_that_are_none(value: Any) -> None:
+    session = ReproducibleSession(chain(2), providers=[CPU])
+    told = f"={value!r}: give a whole number".replace(".", r"\.")
+    for name in ("runs", "threads"):
+        with pytest.raises(ValueError, match=f"^{name}{told}"):
+            session.verify(FEED, **{name: value})
+    for name in ("runs", "sessions"):
+        with pytest.raises(ValueError, match=f"^{name}{told}"):
+            session.localise(FEED, **{name: value})
+    with pytest.raises(ValueError, match=f"^runs{told}"):
+        session.measure_placement(FEED, runs=value)
+
+
+def test_times_and_threads_out_of_range() -> None:
+    session = ReproducibleSession(chain(2), providers=[CPU])
+    for seconds in (0, -1, float("nan"), float("inf"), True, "1"):
+        with pytest.raises(ValueError, match=f"^seconds={seconds!r}: give a number of seconds above 0"):
+            session.verify(FEED, seconds=seconds)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^threads=1025: give a whole number from 1 to 1024"):
+        session.verify(FEED, threads=1025)
+    with pytest.raises(ValueError, match="one run has none to be compared with"):
+        session.localise(FEED, runs=1, sessions=1)
+    found = session.verify(FEED, runs=np.int64(2), threads=np.int64(2), stresses=("again", "threads"))  # type: ignore[arg-type]
+    assert [one.runs for one in found.stresses] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kind"), [(None, "None"), (FEED["x"], "ndarray"), ("x", "str"), (3, "int"), ([FEED["x"]], "ndarray")]
+)
+def test_inputs_that_are_no_feed(inputs: Any, kind: str) -> None:
+    session = ReproducibleSession(chain(2), providers=[CPU])
+    calls = (session.verify, session.localise, session.batch_invariance, session.measure_placement)
+    for call in calls:
+        given = "list" if isinstance(inputs, list) and call != session.verify else kind
+        with pytest.raises(
+            TypeError, match=rf"^inputs: a feed is a mapping from input names to values.* not {given}\.$"
+        ):
+            call(inputs)
+    with pytest.raises(TypeError, match="3 is no name"):
+        session.verify({3: FEED["x"]})  # type: ignore[dict-item]
+
+
+def test_stresses_as_one_text() -> None:
+    session = ReproducibleSession(chain(2), providers=[CPU])
+    with pytest.raises(TypeError, match=r"^stresses='again': give a list of names: \['again'\]\.$"):
+        session.verify(FEED, stresses="again")
+
+
+def test_threads_that_cannot_be_started_leave_none_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, start = threading.active_count(), threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def second_fails(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", second_fails)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        together(net(), ReproducibleSession(models.conv_net(2), providers=[CPU]))
+    started[0].join(30)
+    assert threading.active_count() == before
 
 
 def test_a_session_verifies_itself_and_reports_it() -> None:

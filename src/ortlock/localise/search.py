@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ortlock.arguments import check_count, check_feed
 from ortlock.digest import digest
 from ortlock.localise.graph import Graph, GraphError, GraphNode, shapes_of
 from ortlock.localise.observing import Effort, Observer, Seen
@@ -53,9 +54,17 @@ def localise(
         progress: called after each batch.
 
     Raises:
+        ValueError: ``runs`` or ``sessions`` is no whole number from 1 on, or nothing can be compared: one run of one
+            session of ``maker`` alone.
+        TypeError: ``feed`` is no mapping from input names to values.
         GraphError: the model cannot be searched.
         Exception: whatever the makers raise.
     """
+    check_feed(feed)
+    check_count("runs", runs)
+    check_count("sessions", sessions)
+    if other is None and runs * sessions == 1:
+        raise ValueError("runs=1 with sessions=1: one run has none to be compared with; give more of either.")
     started = time.perf_counter()
     makers = [maker] if other is None else [maker, other]
     effort = Effort(runs, sessions, budget_bytes)

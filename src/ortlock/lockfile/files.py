@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,8 @@ _T = TypeVar("_T")
 
 _WAIT_SECONDS = 60.0
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
 _RESTORE = "Restore it from version control, or remove it and record again. It was left as it is."
 
 
@@ -41,6 +44,8 @@ def read(path: Path) -> Lockfile | None:
         raise LockfileError(path, f"it is no text: {error.reason} at byte {error.start}.", _RESTORE) from error
     except OSError as error:
         raise LockfileError(path, f"it cannot be read: {error.strerror}.", "Check its path and permissions.") from error
+    except ValueError as error:  # a path that cannot be one
+        raise LockfileError(path, f"it cannot be read: {error}.", "Check its path.") from error
     try:
         raw = json.loads(text, object_pairs_hook=_no_duplicates)
     except json.JSONDecodeError as error:
@@ -52,6 +57,7 @@ def read(path: Path) -> Lockfile | None:
         raise LockfileError(path, f"it is no lockfile: {error}.", _RESTORE) from error
     except RecursionError as error:
         raise LockfileError(path, "it is nested too deeply to be a lockfile.", _RESTORE) from error
+    _check_characters(path, text, raw)
     return _checked(path, text, raw)
 
 
@@ -125,6 +131,22 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
+def _check_characters(path: Path, text: str, raw: Any) -> None:
+    """Refuse halves of characters: they are valid JSON and can be neither hashed nor handed on.
+
+    Raises:
+        LockfileError: a text holds one.
+    """
+    if _SURROGATE.search(text) is None:
+        return  # UTF-8 itself cannot hold any
+    try:
+        json.dumps(raw, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        escape = json.dumps(error.object[error.start])[1:-1]
+        line = text.count("\n", 0, max(text.lower().find(escape), 0)) + 1
+        raise LockfileError(path, f"line {line}: {escape} is half a character.", _RESTORE) from error
+
+
 def _checked(path: Path, text: str, raw: Any) -> Lockfile:
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise LockfileError(path, f'it is no lockfile: it does not say "format": "{FORMAT}".', "Give another path.")
@@ -180,7 +202,8 @@ def locked(path: Path) -> Iterator[None]:
     """
     lock = filelock.FileLock(f"{path}.lock", timeout=_WAIT_SECONDS)
     try:
-        path.parent.stat()  # FileLock would make a missing folder
+        # FileLock would make a missing folder, and wait for a file that cannot be made.
+        Path(lock.lock_file).open("ab").close()
         lock.acquire()
     except filelock.Timeout as error:
         reason = f"another process has held {path}.lock for {_WAIT_SECONDS:.0f} s."

@@ -13,7 +13,8 @@ import onnx
 from ortlock.operators.element_types import float_types
 from ortlock.operators.indices import SCATTERS, Constants
 from ortlock.operators.knowledge import CPU, CUDA, has_cuda_kernel, operator_name
-from ortlock.operators.model_file import Place, load, places
+from ortlock.operators.model_file import Place, places
+from ortlock.operators.weightless import load_slim
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def nodes_with_weights(path: str | None, data: bytes | None, tensors: Sequence[s
         tensors: the operation's tensors in words, e.g. ``w f32[64,64,3,3]`` among them.
     """
     found = [match[1] for tensor in tensors if (match := re.match(r"w \S*?\[([0-9,]+)\]", tensor))]
-    model = load(path, data) if found else None
+    model = load_slim(path, data) if found else None
     if model is None:
         return ()
     wanted = _significant(int(size) for size in found[0].split(","))
@@ -129,7 +130,7 @@ def _significant(shape: Iterable[int]) -> tuple[int, ...]:
 
 
 def _found(path: str | None, data: bytes | None, providers: Sequence[str]) -> list[tuple[int, Node]] | None:
-    model = load(path, data)
+    model = load_slim(path, data)
     return None if model is None else [(place.graph, node) for place, node in nodes_with_places(model, providers)]
 
 

@@ -15,7 +15,7 @@ from ortlock.operators.model_file import subgraphs
 SCATTERS = frozenset({"ScatterND", "ScatterElements", "Scatter"})
 
 _DATA, _INDICES = 0, 1
-_LARGEST = 1 << 22
+LARGEST = 1 << 22
 """Indices up to which they are looked at."""
 
 Integers = NDArray[np.int64]
@@ -71,7 +71,7 @@ class Constants:
             return None
         if tensor.data_type not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
             return None
-        if int(np.prod(tensor.dims, dtype=np.float64)) > _LARGEST:
+        if int(np.prod(tensor.dims, dtype=np.float64)) > LARGEST:
             return None
         try:
             values: Integers = onnx.numpy_helper.to_array(tensor).astype(np.int64)

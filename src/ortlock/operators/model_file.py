@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,8 +191,9 @@ def _constants(nodes: Iterable[onnx.NodeProto]) -> dict[str, bool]:
 def _flag(tensor: onnx.TensorProto) -> bool | None:
     if tensor.data_type != onnx.TensorProto.BOOL or tensor.data_location == onnx.TensorProto.EXTERNAL:
         return None
-    values = onnx.numpy_helper.to_array(tensor).reshape(-1)
-    return bool(values[0]) if values.size == 1 else None
+    if math.prod(tensor.dims) != 1:
+        return None
+    return bool(onnx.numpy_helper.to_array(tensor).reshape(-1)[0])
 
 
 def _value(attribute: onnx.AttributeProto) -> object:

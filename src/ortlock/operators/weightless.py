@@ -15,12 +15,14 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from ortlock.errors import ModelFileError
+from ortlock.operators.indices import LARGEST
 from ortlock.operators.model_file import is_ort_format
 
 _SMALL = 1 << 16
 """Bytes of a message up to which it is taken as it is."""
-_LARGEST_INDICES = 1 << 24
-"""Bytes of a tensor of integers up to which it is kept: indices may be wanted, weights are not."""
+_LARGEST_INDICES = 10 * LARGEST + _SMALL
+"""Bytes of a tensor of integers up to which it is kept: indices may be wanted, weights are not. An integer that is not
+raw takes up to 10."""
 
 _EXPORT = "Export the model again, or copy it once more."
 _GIVE_ONNX = "Give the path of an ONNX model."
@@ -51,6 +53,22 @@ class _MalformedError(ValueError):
     """The bytes are no message; the text says why."""
 
 
+def load_slim(path: str | None, data: bytes | None) -> onnx.ModelProto | None:
+    """Return a model as :func:`read_without_weights`, which tells the same of its nodes as the whole.
+
+    Args:
+        path: the model's file, or None.
+        data: the model's bytes, or None.
+
+    Returns:
+        None where it is not an ONNX model in the binary form.
+    """
+    try:
+        return parse_without_weights(data) if data is not None else read_without_weights(path or "")
+    except ModelFileError:
+        return None
+
+
 def read_without_weights(path: str | Path) -> onnx.ModelProto:
     """Return the model in a file; tensors keep name, type and dimensions, and lose their values if these are large.
 
@@ -58,11 +76,11 @@ def read_without_weights(path: str | Path) -> onnx.ModelProto:
         ModelFileError: it is not there, cannot be read, is damaged, or is no ONNX model.
     """
     path = Path(path)
-    if not path.exists():
-        raise ModelFileError(path, "There is no such file.", _GIVE_ONNX)
-    if path.is_dir():
-        raise ModelFileError(path, "It is a folder, not a model.", _GIVE_ONNX)
     try:
+        if not path.exists():
+            raise ModelFileError(path, "There is no such file.", _GIVE_ONNX)
+        if path.is_dir():
+            raise ModelFileError(path, "It is a folder, not a model.", _GIVE_ONNX)
         with path.open("rb") as file:
             if not path.stat().st_size:
                 raise ModelFileError(path, "The file is empty.", _EXPORT)

@@ -20,7 +20,8 @@ from ortlock.errors import NotReproducibleError
 from ortlock.operators.findings import known
 from ortlock.operators.graph import Node, nodes_with_places
 from ortlock.operators.knowledge import CPU, CUDA, OperatorStatus
-from ortlock.operators.model_file import Place, load, opset_of, places
+from ortlock.operators.model_file import Place, external_tensors, load, opset_of, places
+from ortlock.operators.weightless import load_slim
 from ortlock.placement.rewrite import apply, decomposable
 from ortlock.placement.types import Types, types_by_node
 from ortlock.placement.weights import settle_weights
@@ -69,7 +70,7 @@ class Placement:
     mark: str
     """What the names of these nodes hold, and no others."""
     folder: str | None
-    """Where external weights are, as far as it is known."""
+    """Where external weights are; None where there are none, or the caller has said it."""
     one_thread: bool
     """A moved node is right and deterministic with ``intra_op_num_threads`` 1 only."""
 
@@ -119,6 +120,11 @@ def place(path: str | None, data: bytes | None, folder: str | None = None) -> Pl
     Raises:
         NotReproducibleError: a node needs another place, and it cannot be told whether it has one.
     """
+    # Most models need nothing, and their weights are most of them.
+    slim = load_slim(path, data)
+    if slim is None or not _ways(slim):
+        return None
+    del slim
     model = load(path, data)
     if model is None:
         return None
@@ -151,7 +157,7 @@ def place(path: str | None, data: bytes | None, folder: str | None = None) -> Pl
     if data is None and path is not None:
         folder = str(Path(path).absolute().parent)
     if folder is not None:
-        folder = settle_weights(model, folder)
+        folder = settle_weights(model, folder) if any(external_tensors(model)) else None
     return Placement(model.SerializeToString(), tuple(placed), mark, folder, one_thread)
 
 

@@ -63,7 +63,8 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
     if guard.mode is Mode.STRICT:
         session._enable_fallback = False
     if guard.random_ops is RandomOps.RESTART and guard.restarted is None:
-        guard.restarted = restart(*guard.source)
+        with _before_stock(session, guard):
+            guard.restarted = restart(*guard.source)
     caller = session._sess_options
     options = caller or C.get_default_session_options()
     asked = _asked(providers, provider_options)
@@ -79,12 +80,13 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
     if not fallback:
         guard.requested = tuple(dict.fromkeys(name for name, _ in asked))
     try:
-        if guard.lock is not None and not guard.ready:
-            guard.model = guard.model or model_identity(*guard.source)
-            guard.lock.open(guard.model)
-        plan = _plan(guard, options, asked)
-        plan = replace(plan, resolution=placing.prepare(guard, plan.options, plan.names, plan.resolution))
-        lanes = _lanes(guard, options, asked)
+        with _before_stock(session, guard):
+            if guard.lock is not None and not guard.ready:
+                guard.model = guard.model or model_identity(*guard.source)
+                guard.lock.open(guard.model)
+            plan = _plan(guard, options, asked)
+            plan = replace(plan, resolution=placing.prepare(guard, plan.options, plan.names, plan.resolution))
+            lanes = _lanes(guard, options, asked)
         make = _maker(plan, caller, asked, providers, provider_options, placing.substitute(guard))
         if asked:
             pinned = _pinned(plan, asked)
@@ -103,6 +105,20 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
         _tell_fallback(session, guard, during_run=during_run)
     _check(session, guard, plan, fallback=fallback)
     establish(session, guard, lanes, make)
+
+
+@contextmanager
+def _before_stock(session: Any, guard: Guard) -> Iterator[None]:
+    """Have errors inside the block, before ONNX Runtime has begun, reach the caller of the constructor as they are.
+
+    Its fallback would stumble over what it has not set up yet, and no other provider helps.
+    """
+    try:
+        yield
+    except Exception:
+        if not guard.ready:
+            session._enable_fallback = False
+        raise
 
 
 def _lanes(guard: Guard, options: Any, asked: list[tuple[str, dict[str, str]]]) -> LanePlan | None:

@@ -81,5 +81,5 @@ def model_identity(path: str | None, data: bytes | None) -> ModelIdentity:
     try:
         with Path(path or "").open("rb") as file:
             return ModelIdentity(path, hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
-    except OSError:
+    except (OSError, ValueError):  # the latter of a path that cannot be one
         return ModelIdentity(path, None, None)

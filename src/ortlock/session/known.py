@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,24 @@ if TYPE_CHECKING:
 
 
 class KnownSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has no type information.
-    """An ``InferenceSession`` with ortlock's knowledge of it."""
+    """An ``InferenceSession`` with ortlock's knowledge of it.
+
+    Every method raises ``SessionClosedError`` once the session is closed, but for what names its settings.
+    """
 
     _ortlock: Guard
+
+    def __copy__(self) -> KnownSession:
+        # As the original, whose copies share what they hold; copy.copy() would ask for the state otherwise.
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+    def __getstate__(self) -> object:
+        raise TypeError(
+            f"cannot pickle {type(self).__name__!r} object, as onnxruntime.InferenceSession cannot: it belongs to this "
+            "process. Pass the model's path and the arguments on, and make the session there."
+        )
 
     @property
     def mode(self) -> Mode:
@@ -62,9 +78,11 @@ class KnownSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has 
         between the devices. Empty where no node was placed.
 
         Raises:
-            ValueError: ``runs`` is not positive.
+            ValueError: ``runs`` is no whole number from 1 on.
+            TypeError: ``input_feed`` is no mapping from input names to values.
             Exception: whatever ONNX Runtime raises.
         """
+        check_open(self._ortlock)
         return measure_placement(self, self._ortlock, input_feed, runs)
 
     def digest(self, outputs: Sequence[Any], output_names: Sequence[str] | None = None) -> str:
@@ -77,6 +95,7 @@ class KnownSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has 
         Raises:
             ValueError: there are not as many outputs as names.
         """
+        check_open(self._ortlock)
         names = list(output_names) if output_names else [output.name for output in self._outputs_meta]
         if len(names) != len(outputs):
             raise ValueError(
@@ -97,9 +116,12 @@ class KnownSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has 
                 ``progress``, called after each step.
 
         Raises:
-            ValueError: there are no inputs, or a stress is not known.
+            ValueError: there are no inputs, a stress is not known, ``runs`` is no whole number from 1 on, ``threads``
+                none from 1 to 1024, or ``seconds`` no time above 0 that ends.
+            TypeError: ``inputs`` are no mappings from input names to values, or ``stresses`` is one text.
             Exception: what a run raises that should not fail.
         """
+        check_open(self._ortlock)
         from ortlock.verify.sessions import verify_session
 
         return verify_session(self, inputs, **how)
@@ -114,8 +136,11 @@ class KnownSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has 
             progress: called with how many nodes have been looked at, and of how many.
 
         Raises:
+            ValueError: ``inputs`` lack inputs of the model.
+            TypeError: they are no mapping from input names to values.
             GraphError: the model's graph cannot be read.
         """
+        check_open(self._ortlock)
         from ortlock.verify.sessions import batch_of_session
 
         return batch_of_session(self, inputs, progress)
@@ -129,8 +154,39 @@ class KnownSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has 
             sessions: new sessions.
 
         Raises:
+            ValueError: ``runs`` or ``sessions`` is no whole number from 1 on, or both are 1.
+            TypeError: ``inputs`` are no mapping from input names to values.
             GraphError: the model's graph cannot be read.
         """
+        check_open(self._ortlock)
         from ortlock.verify.sessions import localise_session
 
         return localise_session(self, inputs, runs=runs, sessions=sessions)
+
+
+def _of_open_session(name: str) -> Callable[..., Any]:
+    """Return a method of ``InferenceSession`` that hands out what close() takes away, and says so afterwards."""
+    method: Callable[..., Any] = getattr(InferenceSession, name)
+
+    @functools.wraps(method)
+    def get(self: KnownSession) -> Any:
+        value = method(self)
+        if value is None:
+            check_open(self._ortlock)
+        return value
+
+    return get
+
+
+for _name in (
+    "get_inputs",
+    "get_outputs",
+    "get_overridable_initializers",
+    "get_modelmeta",
+    "get_input_memory_infos",
+    "get_output_memory_infos",
+    "get_input_epdevices",
+):
+    # The last three came with later versions of ONNX Runtime.
+    if hasattr(InferenceSession, _name):
+        setattr(KnownSession, _name, _of_open_session(_name))

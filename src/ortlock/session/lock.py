@@ -100,6 +100,8 @@ class SessionLock:
         self._changed = 0
         self._last_write = 0.0
         self._writing = threading.Lock()
+        self._failure = ""
+        """What was told of the last time that the file was used; empty where all went well."""
 
     @property
     def writes(self) -> bool:
@@ -200,6 +202,11 @@ class SessionLock:
         section = self._file.environments.get(self.fingerprint or "") if self._file is not None else None
         return section.golden if section is not None else {}
 
+    @property
+    def holds_golden(self) -> bool:
+        """Whether the file held golden digests, in whatever environment, when the session was made."""
+        return self._file is not None and any(section.golden for section in self._file.environments.values())
+
     def add_golden(self, golden: Mapping[str, Golden]) -> None:
         """Write golden digests down, in place of those for the same inputs in this environment.
 
@@ -219,10 +226,12 @@ class SessionLock:
         """
 
         def last() -> None:
+            told = self._failure
             try:
                 self.write(native.records(number), now=True)
             except LockfileError as error:
-                warnings.warn(str(error), ReproducibilityWarning, stacklevel=2)
+                if str(error) != told:
+                    warnings.warn(str(error), ReproducibilityWarning, stacklevel=2)
             finally:
                 close(number)
 
@@ -262,11 +271,14 @@ class SessionLock:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Tell errors with the path that the caller gave."""
+        """Tell errors with the path that the caller gave, and keep what was told."""
         try:
             yield
         except LockfileError as error:
-            raise LockfileError(self.path, error.reason, error.remedy) from error
+            told = LockfileError(self.path, error.reason, error.remedy)
+            self._failure = str(told)
+            raise told from error
+        self._failure = ""
 
 
 _THREAD = threading.local()

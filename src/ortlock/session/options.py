@@ -13,10 +13,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
+from ortlock.errors import NotReproducibleError
+from ortlock.settings import parse_version
+
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
-"""Where external data of a model that is given as bytes lies; ONNX Runtime has it from 1.21 on."""
+"""Where external data of a model that is given as bytes lies."""
+_SINCE_EXTERNAL_FOLDER = (1, 21)
+"""First ONNX Runtime that has it."""
 
 # One Identity node, float32[1], opset 13, IR version 7; written out so that no session needs the onnx package.
 TINY_MODEL = bytes.fromhex(
@@ -46,6 +52,24 @@ def clone(options: Any) -> Any:
         if isinstance(kind, property) and kind.fset and getattr(copied, name) != getattr(options, name):
             setattr(copied, name, getattr(options, name))
     return copied
+
+
+def external_data_lost(folder: str | None, subject: str, what: str) -> NotReproducibleError | None:
+    """Return why a rewritten model cannot be used, None where it can.
+
+    Args:
+        folder: where external data of it is; None where it has none.
+        subject: the node that it was rewritten for.
+        what: what was to be done, for the text.
+    """
+    if folder is None or parse_version(onnxruntime.__version__) >= _SINCE_EXTERNAL_FOLDER:
+        return None
+    return NotReproducibleError(
+        subject,
+        f"{what}: the rewritten model lies in memory, and ONNX Runtime {onnxruntime.__version__} does not find the "
+        "external data of such a model.",
+        f"Use ONNX Runtime {'.'.join(map(str, _SINCE_EXTERNAL_FOLDER))} or later, or save the model as one file.",
+    )
 
 
 def has_providers(options: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
+from ortlock.arguments import check_count, check_feed
 from ortlock.errors import NotReproducibleError
 from ortlock.operators.graph import Named, Node
 from ortlock.placement import Action, NodeCost, Placement, measure, place
@@ -38,8 +39,8 @@ def prepare(guard: Guard, options: Any, providers: Sequence[str], resolution: Re
         placement = place(*guard.loaded, guard.restarted.folder if guard.restarted is not None else None)
     except NotReproducibleError as error:
         placement, problem = None, error
-    if placement is not None and placement.moves:
-        problem = _cannot_move(placement, options)
+    if placement is not None:
+        problem = _cannot_place(placement, options)
     if problem is not None:
         if guard.mode is Mode.STRICT:
             raise problem
@@ -51,6 +52,13 @@ def prepare(guard: Guard, options: Any, providers: Sequence[str], resolution: Re
     entries = placement.entries(session_options.config_entry(options, NAME_BASED))
     resolution = replace(resolution, config_entries={**resolution.config_entries, **entries})
     return _one_thread(resolution) if placement.one_thread else resolution
+
+
+def _cannot_place(placement: Placement, options: Any) -> NotReproducibleError | None:
+    if placement.moves and (problem := _cannot_move(placement, options)):
+        return problem
+    first = placement.nodes[0]
+    return session_options.external_data_lost(placement.folder, f"{first.node.label} on {CUDA}", first.reason)
 
 
 def _cannot_move(placement: Placement, options: Any) -> NotReproducibleError | None:
@@ -154,8 +162,8 @@ def placed_facts(placement: Placement | None, costs: Sequence[NodeCost]) -> tupl
 
 def measure_placement(session: Any, guard: Guard, feed: Mapping[str, Any], runs: int) -> dict[str, float]:
     """Measure what the placed nodes cost; see :meth:`ReproducibleSession.measure_placement`."""
-    if runs < 1:
-        raise ValueError(f"runs={runs}: measure one run at least.")
+    check_count("runs", runs)
+    check_feed(feed)
     placement = guard.placement
     if placement is None:
         return {}

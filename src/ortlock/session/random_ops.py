@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import onnxruntime
 from google.protobuf.message import DecodeError
 
 from ortlock.errors import ModelFileError, NotReproducibleError
@@ -17,12 +16,10 @@ from ortlock.operators.model_file import external_tensors, is_ort_format
 from ortlock.operators.random import SETTING, holds_random, restart_random
 from ortlock.operators.weightless import parse_without_weights, read_without_weights
 from ortlock.policy import Mode
-from ortlock.settings import parse_version
+from ortlock.session.options import external_data_lost
 
 Stock = Callable[[Any, Any], None]
 """ONNX Runtime's own creation: providers and provider options in; a session bound to the object, or an error, out."""
-
-_HAS_EXTERNAL_FOLDER = (1, 21)
 
 
 class RandomOps(StrEnum):
@@ -97,13 +94,8 @@ def restart(path: str | None, data: bytes | None) -> Restarted | None:
         return None
     rewritten = restart_random(model)
     folder = str(Path(path).parent.absolute()) if external and path is not None else None
-    if folder is not None and parse_version(onnxruntime.__version__) < _HAS_EXTERNAL_FOLDER:
-        raise NotReproducibleError(
-            rewritten.nodes[0],
-            f"{SETTING}: the rewritten model lies in memory, and ONNX Runtime {onnxruntime.__version__} does not find "
-            "the external data of such a model.",
-            "Use ONNX Runtime 1.21 or later, or save the model as one file.",
-        )
+    if problem := external_data_lost(folder, rewritten.nodes[0], SETTING):
+        raise problem
     return Restarted(rewritten.model, folder, rewritten.nodes)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ortlock.arguments import check_feed
 from ortlock.compare.metrics import Difference, difference
 from ortlock.localise import Graph, Maker, Runner
 from ortlock.report.model import Status
@@ -84,12 +85,17 @@ def batch_invariance(maker: Maker, data: bytes, feed: Feed, *, progress: Progres
         progress: called with how many nodes have been looked at, and of how many.
 
     Raises:
+        ValueError: the feed lacks inputs of the model.
+        TypeError: it is no mapping from input names to values.
         GraphError: the model cannot be read.
         Exception: whatever ONNX Runtime raises.
     """
+    check_feed(feed)
     runner = maker.original()
+    inputs = _inputs(runner)
+    _check_complete(feed, inputs)
     try:
-        names, rows = batched_inputs(feed, {value.name: value.shape for value in _inputs(runner)})
+        names, rows = batched_inputs(feed, {value.name: value.shape for value in inputs})
     except NoBatchError as error:
         return BatchClaim(Status.UNKNOWN, str(error), 0, (), (), ())
     feed = enlarged(feed, names, rows, ROWS)
@@ -114,6 +120,21 @@ def batch_invariance(maker: Maker, data: bytes, feed: Feed, *, progress: Progres
 def _inputs(runner: Runner) -> Sequence[Any]:
     inputs: Sequence[Any] = runner.get_inputs()
     return inputs
+
+
+def _check_complete(feed: Feed, inputs: Sequence[Any]) -> None:
+    """Refuse a feed that lacks inputs.
+
+    Raises:
+        ValueError: it does.
+    """
+    names = [value.name for value in inputs]
+    optional = {value.name for value in inputs if str(getattr(value, "type", "")).startswith("optional")}
+    missing = [name for name in names if name not in feed and name not in optional]
+    if missing:
+        others = [name for name in feed if name not in names]
+        more = f", and {', '.join(others)} is none of the model's inputs" if others else ""
+        raise ValueError(f"inputs: {', '.join(missing)} is missing{more}. The model takes {', '.join(names)}.")
 
 
 def _run(runner: Runner, feed: Mapping[str, Any]) -> list[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from ortlock.arguments import check_count, check_names, check_seconds
 from ortlock.localise import Localised, Runner, localise
 from ortlock.report.model import Status
 from ortlock.verify.result import Evidence, StressResult
@@ -22,12 +23,22 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to go on. Every stress runs once in any case."""
+    """How long to go on. Every stress runs once in any case.
+
+    Raises:
+        ValueError: ``runs`` is no whole number from 1 on, or ``seconds`` no time above 0 that ends.
+    """
 
     runs: int | None = None
     """Runs under each stress."""
     seconds: float | None = None
     """For all together."""
+
+    def __post_init__(self) -> None:
+        if self.runs is not None:
+            check_count("runs", self.runs)
+        if self.seconds is not None:
+            check_seconds("seconds", self.seconds)
 
     def wanted(self, done: int, elapsed: float) -> bool:
         """Return whether a stress with so many runs goes on."""
@@ -101,10 +112,12 @@ def verify(
 
     Raises:
         ValueError: there are no inputs, or a stress is not known.
+        TypeError: ``stresses`` is one text.
         Exception: whatever a run raises that should not fail.
     """
     if not subject.feeds:
         raise ValueError("verify needs at least one set of inputs.")
+    stresses = check_names("stresses", stresses)
     budget = budget or Budget()
     when = datetime.now(UTC).isoformat(timespec="seconds")
     started = time.perf_counter()

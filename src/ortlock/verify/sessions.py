@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from ortlock.arguments import LARGEST_THREADS, check_count, check_feed, check_feeds, check_names
 from ortlock.configuration import Configuration, Source
 from ortlock.localise import Localised, SessionMaker, localise
 from ortlock.lockfile import Golden
@@ -51,7 +52,9 @@ def verify_session(
     progress: Progress | None = None,
 ) -> Evidence:
     """Verify sessions like ``session``, and keep what was found for its report."""
-    feeds = [inputs] if isinstance(inputs, Mapping) else list(inputs)
+    feeds, budget = check_feeds(inputs), Budget(runs, seconds)
+    check_count("threads", threads, LARGEST_THREADS)
+    stresses = check_names("stresses", stresses)
     lock = session._ortlock.lock
     if lock is not None and lock.writes:
         # New sessions replay the file, so what these inputs need must be in it.
@@ -60,7 +63,7 @@ def verify_session(
     maker = maker_of(session)
     found = verify(
         Subject(maker, feeds, threads),
-        budget=Budget(runs, seconds),
+        budget=budget,
         stresses=stresses,
         own=session,
         data=maker.source.read(),
@@ -75,6 +78,7 @@ def batch_of_session(
     session: ReproducibleSession, inputs: Feed, progress: Callable[[int, int], None] | None
 ) -> BatchClaim:
     """Measure batch invariance of sessions like ``session``, and keep what was found for its report."""
+    check_feed(inputs)
     maker = maker_of(session)
     found = batch_invariance(maker, maker.source.read(), inputs, progress=progress)
     session._ortlock.batch = found
@@ -83,6 +87,7 @@ def batch_of_session(
 
 def localise_session(session: ReproducibleSession, inputs: Feed, *, runs: int, sessions: int) -> Localised:
     """Find the first node that differs from run to run in sessions like ``session``."""
+    check_feed(inputs)
     maker = maker_of(session)
     return localise(maker.source.read(), inputs, maker, runs=runs, sessions=sessions)
 

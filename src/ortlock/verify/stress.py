@@ -92,7 +92,10 @@ def together(subject: Subject, runner: Runner, failures: Failures | None = None)
     start = threading.Barrier(subject.threads)
 
     def work(first: int) -> None:
-        start.wait()
+        try:
+            start.wait()
+        except threading.BrokenBarrierError:
+            return
         for number in range(len(subject.feeds)):
             index = (first + number) % len(subject.feeds)
             try:
@@ -105,8 +108,12 @@ def together(subject: Subject, runner: Runner, failures: Failures | None = None)
                 found.append((index, None))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(subject.threads)]
-    for thread in threads:
-        thread.start()
+    try:
+        for thread in threads:
+            thread.start()
+    except BaseException:
+        start.abort()  # those that wait for one that does not come
+        raise
     for thread in threads:
         thread.join()
     if errors:

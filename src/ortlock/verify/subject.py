@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ortlock.arguments import LARGEST_THREADS, check_count
 from ortlock.digest import digest
 from ortlock.localise import Maker, Runner, SessionMaker
 from ortlock.settings import CUDA
@@ -15,13 +16,20 @@ Feed = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with inputs."""
+    """A model with inputs.
+
+    Raises:
+        ValueError: ``threads`` is no whole number from 1 to 1024.
+    """
 
     maker: Maker
     feeds: Sequence[Feed]
     """One or several sets of inputs; of several shapes, if shapes are to be shuffled."""
     threads: int = 4
     """Threads that share a session."""
+
+    def __post_init__(self) -> None:
+        check_count("threads", self.threads, LARGEST_THREADS)
 
     @property
     def sessions(self) -> SessionMaker | None:
