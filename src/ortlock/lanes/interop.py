@@ -23,6 +23,8 @@ def look_at(arguments: tuple[Any, ...]) -> tuple[bool, bool]:
     """
     owned = on_device = False
     for argument in arguments:
+        if argument is None or type(argument) is list:
+            continue
         if isinstance(argument, (dict, Mapping)):
             for value in argument.values():
                 if type(value) is np.ndarray:

@@ -56,15 +56,10 @@ class Lane:
         self.stream = stream
         self.memory: int | None = None
         """Bytes of the device that went when the session was made; None where that was not seen."""
-        self.stale = False
-        """A run failed in a way after which the session may compute with a wrong plan: it must not serve again."""
+        self.ready = session is not None
+        """It can serve: it has a session, in which no run failed so that it may go on with a wrong plan."""
         self.served = False
         """A run has come to its end since the session was made."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether it can serve as it is."""
-        return self.session is not None and not self.stale
 
     def drain(self) -> CudaStatus:
         """Wait until nothing of a failed run is under way; return what it had run into.
@@ -79,7 +74,7 @@ class Lane:
     def drop(self) -> None:
         """Let go of the session and its stream."""
         self.session = self.stream = self.memory = None
-        self.stale = self.served = False
+        self.ready = self.served = False
 
 
 def quiet_view(session: Any) -> Any:

@@ -191,7 +191,7 @@ class Lanes(Members):
             if lane.number > 0:
                 lane.drop()
             else:
-                lane.stale = True
+                lane.ready = False
         except DeviceLostError as lost:
             raise lost from error
         finally:
@@ -227,7 +227,7 @@ class Lanes(Members):
                         order_after_caller(lane.stream)
                     result = method(lane.session, *arguments, run_options=run_options)
                 except BaseException as error:
-                    failure, lane.stale = error, True
+                    failure, lane.ready = error, False
                     lane.drain()
                     if not memory.is_short(error):
                         raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from ortlock.errors import SessionClosedError
@@ -51,7 +52,7 @@ class Members:
         first = Lane(0, plan.device, quiet_view(owner), plan.stream)
         self._hold_stream(first)
         self._lanes = [first, *(Lane(number, plan.device) for number in range(1, plan.count))]
-        self.pool = FairPool(self._lanes, _is_ready)
+        self.pool = FairPool(self._lanes, attrgetter("ready"))
 
     def sessions(self) -> list[Any]:
         """Return the underlying session of every lane; takes no lock, which a forked process might inherit taken."""
@@ -97,6 +98,7 @@ class Members:
         after = streams.free_memory(device) if device is not None else None
         lane.memory = None if before is None or after is None else max(0, before - after)
         self._hold_stream(lane)
+        lane.ready = True
 
     def _reopen_first(self) -> None:
         """Put a new session, with a new arena, in the place of lane 0's. The caller holds the lane.
@@ -115,7 +117,7 @@ class Members:
             self._open(fresh, self._count)
         lane = self.pool.first
         lane.session, lane.stream = fresh.session, fresh.stream
-        lane.stale = lane.served = False
+        lane.ready, lane.served = True, False
         if (owner := self._owner()) is not None:
             vars(owner).update(bound_attributes(fresh.session))
         self._first_is_new = True
@@ -157,10 +159,6 @@ class Members:
     def _hold_stream(self, lane: Lane) -> None:
         if lane.stream is not None and (underlying := getattr(lane.session, "_sess", None)) is not None:
             lane.stream.keep_for(underlying)
-
-
-def _is_ready(lane: Lane) -> bool:
-    return lane.ready
 
 
 class Retired:

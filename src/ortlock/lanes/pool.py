@@ -95,21 +95,25 @@ class FairPool(Generic[Member]):
         Raises:
             PoolClosed: the pool is closed, or was closed meanwhile.
         """
-        if self._last == threading.get_ident():
+        if self._last is not None and self._last == threading.get_ident():
             return self.first if wanted is None else wanted
         with self._lock:
             if self._closed:
                 raise PoolClosed
-            free_for_all = not self._queue or self._in_turn()
-            if free_for_all and self._idle and (member := self._pick(wanted, self._idle)) is not None:
-                self._idle.remove(member)
-                return member
+            idle = self._idle
+            if idle and (not self._queue or self._in_turn()):
+                # Nearly always the one at the end: this is in the way of every run.
+                if wanted is None and self._preferred(idle[-1]):
+                    return idle.pop()
+                if (member := self._pick(wanted, idle)) is not None:
+                    idle.remove(member)
+                    return member
             request = self._enqueue(_Request(wanted, everything=False))
         return self._await(request)
 
     def give(self, member: Member) -> None:
         """Give back what take() returned."""
-        if self._last == threading.get_ident():
+        if self._last is not None and self._last == threading.get_ident():
             return
         with self._lock:
             self._idle.append(member)
