@@ -64,7 +64,7 @@ def test_what_does_not_fit_is_named(dims: dict[str, int], shapes: str, text: str
         seeded_feeds([IMAGE], 0, dims, parse_shapes(shapes))
 
 
-@pytest.mark.parametrize("text", ["batch", "=3", "batch=", "batch=0", "batch=-1", "batch=x"])
+@pytest.mark.parametrize("text", ["batch", "=3", "batch=", "batch=00", "batch=-1", "batch=x"])
 def test_bad_dims(text: str) -> None:
     with pytest.raises(InputError, match="give NAME=N"):
         parse_dims([text])

@@ -35,10 +35,13 @@ def _lines(found: Comparison) -> Iterator[str]:
         yield f"  note: {note}"
 
 
-def cells(found: Difference | None) -> list[str]:
-    """Return a difference as table cells: share of equal values, max and mean absolute, max relative, max ULP, rest."""
+def cells(found: Difference | None, *, same: bool = False) -> list[str]:
+    """Return a difference as table cells: share of equal values, max and mean absolute, max relative, max ULP, rest.
+
+    ``same`` says of what is no array whether both sides have the same.
+    """
     if found is None:
-        return ["", "", "", "", "", "no array"]
+        return ["100%" if same else "", "", "", "", "", "no array"]
     if found.mismatch is not None:
         return ["", "", "", "", "", found.mismatch]
     share = found.equal / found.size if found.size else 1.0
