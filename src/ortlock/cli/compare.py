@@ -69,7 +69,7 @@ def command(
     from ortlock.compare.result import Expected
     from ortlock.compare.run import Compared, SideFailedError, compare
     from ortlock.compare.sides import parse_side
-    from ortlock.compare.text import to_text
+    from ortlock.compare.text import lines
     from ortlock.html import comparison_page
 
     readable_model(model)
@@ -133,7 +133,7 @@ def command(
     else:
         for feed, one in zip(feeds, found, strict=True):
             _show(one, feed)
-            for line in to_text(one).splitlines():
+            for line in lines(one):
                 print(printable(line))
     written = html is None or write_page(html, lambda: comparison_page(found[0], compared[0].data))
     verdicts = {one.expected for one in found}

@@ -142,7 +142,7 @@ def same_provider(session: Any, wanted: str, side: str, printed: str = "") -> No
     """
     used = session.get_providers()[0]
     if used != wanted:
-        told = re.search(r"EP Error (.+?) when using ", " ".join(printed.split()))
+        told = re.search(r".*EP Error (.+?) when using ", " ".join(printed.split()))
         cause = f": {told[1].rstrip('. ')}" if told else ""
         raise CommandError(
             f"{side}: ONNX Runtime moved the session from {wanted} to {used}{cause}, so nothing can be told of "

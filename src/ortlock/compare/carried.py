@@ -7,7 +7,7 @@ bounded at |x| + e. This is the worst case, in which all errors have the signs t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,7 +142,7 @@ def _limits(
 
 def _moved(
     reference: Reference, node: onnx.NodeProto, inputs: list[Any], off: list[Any], results: Any
-) -> list[Any] | None:
+) -> Sequence[Any] | None:
     """Return how far the outputs move with their inputs; None where that is not known."""
     operator = node.op_type
     errors = [np.zeros(np.shape(value)) if error is None else error for value, error in zip(inputs, off, strict=True)]
@@ -161,6 +161,9 @@ def _moved(
     if operator == "Mul":
         (x, y), (of_x, of_y) = (np.abs(value) for value in inputs), errors
         return [x * of_y + y * of_x + of_x * of_y]
+    if operator == "BatchNormalization" and all(error is None for error in off[1:]):
+        scale, bias, mean, variance = inputs[1:5]
+        return reference.evaluate(node, [errors[0], np.abs(scale), 0 * bias, 0 * mean, variance])
     if KINDS.get(operator) in ("matrix", "sum"):
         if operator == "FusedConv" and attribute(node, "activation", b"Relu") != b"Relu":
             return None

@@ -13,10 +13,11 @@ MEASURES = ("equal", "max abs", "mean abs", "max rel", "max ULP", "special")
 
 def to_text(found: Comparison) -> str:
     """Return the judgement and its reasons as lines; tables are the command's."""
-    return "\n".join(_lines(found))
+    return "\n".join(lines(found))
 
 
-def _lines(found: Comparison) -> Iterator[str]:
+def lines(found: Comparison) -> Iterator[str]:
+    """Yield the same, line by line; names of the model's are as they are, line breaks included."""
     yield f"{found.expected}: A ({found.a}) against B ({found.b})"
     for reason in found.reasons:
         yield f"  {reason}"

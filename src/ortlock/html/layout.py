@@ -110,7 +110,8 @@ def draw(graph: Graph, judge: Callable[[GraphNode], tuple[str, str]], legend: Ma
 
 def _lines(filled: Mapping[int, int]) -> tuple[list[int], int]:
     """Return where each line begins and where the last one ends, from how many rows each column has."""
-    tops, y = [], _MARGIN
+    tops: list[int] = []
+    y = _MARGIN
     for first in range(0, max(filled, default=0) + 1, COLUMNS):
         if tops:
             y += _GAP
