@@ -250,7 +250,6 @@ def test_what_is_not_known_or_too_wide_is_said() -> None:
     found = carried(serialized(nodes, [2]), {"x": np.array([2, 4], np.float32)})
     assert (found.limits, found.stopped) == ({}, ["floor (Floor)"])
     values = {"y": np.array([1, 2], np.float32)}
-    through = "carried through floor (Floor)"
     assert judge_outputs(values, values, found) == (
         False,
         [

@@ -124,9 +124,11 @@ def compare(
     unevaluated: list[str] = []
     types: Mapping[str, str] = {}
     if per_node:
-        whole, unevaluated = evaluate_whole(graph, reference, weights, feed)
         if models:
+            # A float64 run of the one says nothing of the other.
             notes.append("Nodes of two models are compared by the names of their outputs, and are not judged.")
+        else:
+            whole, unevaluated = evaluate_whole(graph, reference, weights, feed)
         nodes, types = _nodes(graph, other, (a, b), feed, reference, weights, budget_bytes, progress)
     outputs = tuple(_output(name, outputs_a.get(name), outputs_b.get(name), whole.get(name)) for name in names)
     differing = [output.name for output in outputs if not output.same]

@@ -10,7 +10,7 @@ import numpy as np
 from ortlock.compare.carried import Carried
 from ortlock.compare.judging import same_kind
 
-_MOST = 0.01
+_MOST = 1e-3
 """Share of an output's largest value that a bound may be and still tell a fault from rounding."""
 _EXAMPLES = 5
 
