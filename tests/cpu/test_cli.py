@@ -15,6 +15,9 @@ import pytest
 
 from ortlock import __version__, models
 from ortlock.cli import main
+from ortlock.cli.errors import does_not_run
+from ortlock.report.model import Status
+from ortlock.verify.result import Evidence
 
 CUDA_HERE = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
@@ -224,6 +227,13 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "negative seed": (("bench", "net.onnx", "--seed", "-1"), "Invalid value for '--seed'"),
     "empty inputs": (("bench", "net.onnx", "--inputs", "empty.onnx"), "--inputs empty.onnx: No data left in file."),
+    "seed of given inputs": (
+        ("bench", "net.onnx", "--inputs", "in.npz", "--seed", "0"),
+        "--inputs gives the values itself; leave out --seed.",
+    ),
+    "seconds without end": (("verify", "net.onnx", "--seconds", "inf"), "inf seconds never end."),
+    "seconds that are no number": (("verify", "net.onnx", "--seconds", "nan"), "nan seconds never end."),
+    "too many threads": (("verify", "net.onnx", "--threads", "1025"), "Invalid value for '--threads'"),
     "unknown command": (("lokc",), "No such command 'lokc'"),
     "bad number": (("demo", "--sessions", "0"), "Invalid value for '--sessions'"),
 }
@@ -237,13 +247,42 @@ def test_bad_input_is_one_line_and_status_2(
     (tmp_path / "corrupt.onnx").write_bytes(b"\xff" * 200)
     (tmp_path / "empty.onnx").write_bytes(b"")
     arguments, text = BAD[case]
-    provider = ("--provider", "cpu") if arguments[0] == "bench" else ()
+    provider = ("--provider", "cpu") if arguments[0] in ("bench", "verify") else ()
     status, out, err = call(capsys, *arguments, *provider)
     assert status == 2
     assert out == ""
     assert err.startswith("ortlock: ")
     assert text in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            RuntimeError("No corresponding Numpy type for Tensor Type. bfloat16"),
+            "bfloat16. NumPy lacks",
+        ),
+        (RuntimeError("can't start new thread"), "can't start new thread. Give a smaller --threads."),
+        (RuntimeError("Failed to allocate memory for requested buffer."), "buffer. Give smaller --shapes or --dim."),
+        (
+            RuntimeError("Got invalid dimensions for input: x\n Please fix it."),
+            "it. See --shapes and --dim.",
+        ),
+        (RuntimeError("Unexpected input data type"), "does not run: Unexpected input data type."),
+    ],
+)
+def test_remedies_go_with_the_cause(error: Exception, told: str) -> None:
+    text = str(does_not_run(Path("m.onnx"), "does not run", error))
+    assert text.startswith("m.onnx: does not run: ")
+    assert told in text
+    assert ("--shapes" in text) == ("--shapes" in told)
+    assert ".." not in text
+
+
+def test_no_run_is_said() -> None:
+    found = Evidence(Status.UNKNOWN, (), ("sha256:0",), ("sha256:1",), "", 0.0, None)
+    assert str(found) == "unknown: no run was compared, 1 inputs (0.0 s)"
 
 
 def test_unknown_mode_in_the_environment(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

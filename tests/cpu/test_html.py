@@ -141,6 +141,17 @@ def test_nodes_are_placed_in_columns() -> None:
     assert (drawing.width, drawing.height) == (104, 38)
 
 
+def test_a_long_graph_goes_on_in_the_next_line() -> None:
+    drawing = draw(Graph(chain(2000)), lambda node: ("same", "x"), {"same": "same bits"})
+    assert len(drawing.boxes) == 2001
+    # 38 lines of 53 columns, each 22 high and 10 apart.
+    assert (drawing.width, drawing.height) == (1182, 8 + 38 * 22 + 37 * 10 + 8)
+    assert [(box.x, box.y) for box in drawing.boxes[52:54]] == [(8 + 52 * 22, 8), (8, 40)]
+    assert max(box.y for box in drawing.boxes) == 8 + 37 * 32
+    assert len(drawing.edges) == 2000 - 37
+    assert all(y == to_y for _, y, _, to_y in drawing.edges)
+
+
 def test_constants_are_left_out_and_what_needs_only_them_stands_beside_its_use() -> None:
     nodes = [
         helper.make_node("Constant", [], ["c"], name="constant", value_float=2.0),
@@ -169,7 +180,7 @@ def test_the_commands_write_pages(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["compare", str(path), "--a", "cpu", "--b", "cpu,threads=1", "--html", str(page)]) == 0
     assert "Comparison: same bits" in page.read_text()
     assert main(["verify", str(path), *quick, "--html", str(tmp_path / "none" / "page.html")]) == 2
-    assert "cannot be written: No such file or directory" in capsys.readouterr().err
+    assert "cannot be written: there is no folder " in capsys.readouterr().err
 
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -189,6 +200,35 @@ const outside = [...document.querySelectorAll("td, .chip, pre, .plot, .stress sp
 document.body.insertAdjacentHTML("beforeend", `<p id="seen">sorted ${sorted}; shown ${shown}; outside ${outside}</p>`);
 </script>
 """
+
+
+WIDTH = """
+<script>
+const root = document.documentElement;
+document.body.insertAdjacentHTML("beforeend", `<p id="seen">beyond ${root.scrollWidth - root.clientWidth}</p>`);
+</script>
+"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no browser was found on the path (Chromium or Chrome)")
+@pytest.mark.parametrize("kind", ["report", "comparison"])
+def test_in_a_narrow_browser(tmp_path: Path, kind: str) -> None:
+    model = chain(120)
+    if kind == "report":
+        session = ReproducibleSession(model, providers=[CPU])
+        session.verify(FEED, runs=2, stresses=("again", "threads"))
+        text = session.report().to_html(model=model)
+        assert text.count('class="stress"') == 2
+    else:
+        found = compare(Compared("faulty", FaultyMaker(model, "t2", steady=True), model), plain(model), FEED)
+        text = comparison_page(found, model)
+        assert 'class="plot"' in text
+    inner = tmp_path / "inner.html"
+    inner.write_text(text.replace("</body>", f"{WIDTH}</body>"))
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--window-size=360,900", "--dump-dom", inner.as_uri()]
+    seen = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert 'id="seen">beyond 0<' in seen.stdout
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no browser was found on the path (Chromium or Chrome)")

@@ -64,7 +64,7 @@ def test_what_does_not_fit_is_named(dims: dict[str, int], shapes: str, text: str
         seeded_feeds([IMAGE], 0, dims, parse_shapes(shapes))
 
 
-@pytest.mark.parametrize("text", ["batch", "=3", "batch=", "batch=0", "batch=-1", "batch=x"])
+@pytest.mark.parametrize("text", ["batch", "=3", "batch=", "batch=00", "batch=-1", "batch=x"])
 def test_bad_dims(text: str) -> None:
     with pytest.raises(InputError, match="give NAME=N"):
         parse_dims([text])
@@ -181,6 +181,30 @@ def test_npz_files_that_cannot_be_read(tmp_path: Path, content: str) -> None:
         path.unlink()
     with pytest.raises(InputError, match=r"in.npz: .*Write it with numpy.savez"):
         load_npz(path, [IMAGE])
+
+
+def test_text_is_no_npz_file(tmp_path: Path) -> None:
+    path = tmp_path / "in.npz"
+    path.write_text("x = 1, 2, 3")
+    with pytest.raises(InputError, match=r"in.npz: this is no .npz file. Write it with numpy.savez"):
+        load_npz(path, [IMAGE])
+    np.savez(path, x=np.array([{}], object))
+    with pytest.raises(InputError, match=r"in.npz: x holds objects of Python, not numbers. Write"):
+        load_npz(path, [IMAGE])
+
+
+def test_sizes_of_nothing() -> None:
+    spec = InputSpec("x", "tensor(float)", ("batch", 0, 3))
+    assert seeded_feeds([spec], 0, {}, {})[0]["x"].shape == (1, 0, 3)
+    assert seeded_feeds([spec], 0, parse_dims(["batch=0"]), {})[0]["x"].shape == (0, 0, 3)
+    with pytest.raises(InputError, match="axis 1 is 0 in the model, not 2"):
+        seeded_feeds([spec], 0, {}, parse_shapes("x:1x2x3"))
+
+
+@pytest.mark.parametrize("shape", ["1x3x9999999x9999999", "1x3x99999999999999999999x1", "4611686018427387904x3x1024x2"])
+def test_shapes_beyond_the_memory(shape: str) -> None:
+    with pytest.raises(InputError, match=f"{shape} does not fit in memory; give smaller sizes with --shapes"):
+        seeded_feeds([IMAGE], 0, {}, parse_shapes(f"x:{shape}"))
 
 
 def _with(folder: Path, **arrays: int) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ortlock.cli.errors import CommandError, cannot_load, readable_model
+from ortlock.cli.errors import cannot_load, does_not_run, readable_model
 from ortlock.cli.feeds import chosen_feeds, input_options
 from ortlock.cli.inputs import Feed, input_specs
 from ortlock.cli.options import (
@@ -70,7 +70,7 @@ def command(
     model: Path,
     provider: str,
     inputs: tuple[Path, ...],
-    seed: int,
+    seed: int | None,
     dim: tuple[str, ...],
     shapes: str,
     sessions: int,
@@ -145,8 +145,7 @@ def _warm_process(path: str, providers: Sequence[str], feed: Feed) -> None:
     try:
         _make("stock", path, providers).run(None, feed)
     except Exception as error:
-        cause = " ".join(str(error).split())
-        raise CommandError(f"{path}: does not run with these inputs: {cause}. See --shapes and --dim.") from error
+        raise does_not_run(Path(path), "does not run with these inputs", error) from error
 
 
 def _first(side: Side, feeds: Sequence[Feed], warmup: int) -> None:

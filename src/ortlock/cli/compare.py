@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortlock.cli.errors import CommandError, cannot_load, readable_model
+from ortlock.cli.errors import CommandError, cannot_load, cause_of, does_not_run, readable_model
 from ortlock.cli.feeds import chosen_feeds, input_options
-from ortlock.cli.inputs import Feed, input_specs
+from ortlock.cli.inputs import Feed, InputSpec, input_specs
 from ortlock.cli.options import (
     BAD_INPUT,
     CUDA,
     DOES_NOT_HOLD,
     HOLDS,
     choose_providers,
-    html_option,
     json_option,
     nothing_but_json,
+    printable,
     progress,
     same_provider,
     show_json,
     show_table,
-    write_html,
 )
+from ortlock.cli.page import check_page, html_option, write_page
 from ortlock.errors import OrtlockError
 
 if TYPE_CHECKING:
@@ -48,7 +51,7 @@ def command(
     side_a: str,
     side_b: str,
     inputs: tuple[Path, ...],
-    seed: int,
+    seed: int | None,
     dim: tuple[str, ...],
     shapes: str,
     nodes: bool,
@@ -64,9 +67,9 @@ def command(
     Exit status 0: the same bits, or what rounding does; 1: more than that; 2: it cannot be told.
     """
     from ortlock.compare.result import Expected
-    from ortlock.compare.run import Compared, compare
+    from ortlock.compare.run import Compared, SideFailedError, compare
     from ortlock.compare.sides import parse_side
-    from ortlock.compare.text import to_text
+    from ortlock.compare.text import lines
     from ortlock.html import comparison_page
 
     readable_model(model)
@@ -74,12 +77,18 @@ def command(
         default = "cuda" if _wants_cuda(side_a, side_b) and choose_providers("auto")[0] == CUDA else "cpu"
         sides = [parse_side(text, model, default) for text in (side_a, side_b)]
         for side in sides:
-            readable_model(Path(side.maker.source.path or ""))
+            readable_model(side.path)
+        check_page(
+            html, (model, *inputs, *(side.path for side in sides), *(one.maker.configuration.lockfile for one in sides))
+        )
+        for side in sides:
             if side.cuda:
                 choose_providers("cuda")
-        session = _session(sides[0])
-        feeds = chosen_feeds(input_specs(session), inputs, seed, dim, shapes)
-        del session
+        specs = [_specs(side) for side in sides]
+        _same_inputs(sides, specs)
+        feeds = chosen_feeds(specs[0], inputs, seed, dim, shapes)
+        if html is not None and len(feeds) != 1:
+            raise CommandError(f"--html shows one comparison, and there are {len(feeds)}; give one shape.")
         compared = [
             Compared(
                 side.text,
@@ -87,6 +96,7 @@ def command(
                 side.maker.source.read(),
                 tf32=side.tf32,
                 exact=side.without_tf32().maker if side.tf32 else None,
+                folder=Path(side.maker.source.folder or "."),
             )
             for side in sides
         ]
@@ -104,27 +114,32 @@ def command(
                             compared[0],
                             compared[1],
                             feed,
-                            folder=Path(sides[0].maker.source.folder or "."),
                             per_node=nodes,
                             progress=advance,
                         )
                     )
+                except SideFailedError as error:
+                    path = sides["AB".index(error.side)].path
+                    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+                    raise does_not_run(path, str(error), cause) from error
                 except (OrtlockError, OSError):
                     raise
                 except Exception as error:
-                    raise _does_not_run(model, error) from error
-    if html is not None:
-        write_html(html, comparison_page(_one(found), compared[0].data))
+                    raise does_not_run(model, "cannot be compared with these inputs", error) from error
+    notes = _unchecked(sides)
+    found = [replace(one, notes=(*one.notes, *notes)) for one in found]
     if as_json:
         show_json({"model": str(model), "comparisons": [one.to_dict() for one in found]})
     else:
         for feed, one in zip(feeds, found, strict=True):
             _show(one, feed)
-            print(to_text(one))
+            for line in lines(one):
+                print(printable(line))
+    written = html is None or write_page(html, lambda: comparison_page(found[0], compared[0].data))
     verdicts = {one.expected for one in found}
     if Expected.NO in verdicts:
         return DOES_NOT_HOLD
-    return BAD_INPUT if Expected.UNKNOWN in verdicts else HOLDS
+    return BAD_INPUT if Expected.UNKNOWN in verdicts or not written else HOLDS
 
 
 def _wants_cuda(*texts: str) -> bool:
@@ -132,34 +147,48 @@ def _wants_cuda(*texts: str) -> bool:
     return any(not {"cpu", "cuda"} & {part.strip() for part in text.split(",")} for text in texts)
 
 
-def _one(found: Sequence[Comparison]) -> Comparison:
-    if len(found) != 1:
-        raise CommandError(f"--html shows one comparison, and there are {len(found)}; give one shape.")
-    return found[0]
-
-
-def _session(side: Side) -> Any:
+def _specs(side: Side) -> tuple[InputSpec, ...]:
+    """Open a side once, before anything is measured; return what inputs it takes."""
+    printed = io.StringIO()
     try:
-        session = side.maker.configuration.open(side.maker.source)
+        # ONNX Runtime prints why it leaves a provider.
+        with contextlib.redirect_stdout(printed):
+            session = side.maker.configuration.open(side.maker.source)
     except OrtlockError:
         raise
     except Exception as error:
-        raise cannot_load(Path(side.maker.source.path or ""), error) from error
-    same_provider(session, side.maker.provider, f"side {side.text}")
-    return session
+        if "provider option" in str(error).lower():
+            raise CommandError(f"side {side.text!r}: ONNX Runtime refuses an option: {cause_of(error)}.") from error
+        raise cannot_load(side.path, error) from error
+    same_provider(session, side.maker.provider, f"side {side.text!r}", printed.getvalue())
+    return input_specs(session)
 
 
-def _does_not_run(model: Path, error: Exception) -> CommandError:
-    cause = " ".join(str(error).split())
-    return CommandError(f"{model}: cannot be compared with these inputs: {cause}. See --shapes and --dim.")
+def _same_inputs(sides: Sequence[Side], specs: Sequence[Sequence[InputSpec]]) -> None:
+    a, b = ({spec.name: spec.type for spec in own} for own in specs)
+    if a != b:
+        a_text, b_text = (
+            ", ".join(f"{name} {kind}" for name, kind in sorted(own.items())) or "no inputs" for own in (a, b)
+        )
+        raise CommandError(
+            f"{sides[1].path}: side B ({sides[1].text}) takes {b_text}, and side A ({sides[0].path}) takes {a_text}. "
+            "Give two models with inputs of the same names and types."
+        )
+
+
+def _unchecked(sides: Sequence[Side]) -> list[str]:
+    names = list(dict.fromkeys(name for side in sides for name in side.unchecked))
+    text = "ONNX Runtime ignores session configuration entries that it does not know, and whether it knows"
+    return [f"{text} {', '.join(names)} was not checked."] if names else []
 
 
 def _show(found: Comparison, feed: Feed) -> None:
     from ortlock.compare.text import MEASURES, cells
+    from ortlock.localise.graph import shapes_of
 
-    shapes = ", ".join(f"{name} {list(getattr(value, 'shape', ()))}" for name, value in feed.items())
-    rows = [[output.name, *cells(output.difference)] for output in found.outputs]
-    show_table(f"Outputs, A ({found.a}) against B ({found.b}), {shapes}", ("output", *MEASURES), rows)
+    shapes = "".join(f", {name} {list(shape)}" for name, shape in shapes_of(feed).items())
+    rows = [[output.name, *cells(output.difference, same=output.same)] for output in found.outputs]
+    show_table(f"Outputs, A ({found.a}) against B ({found.b}){shapes}", ("output", *MEASURES), rows)
     differing = found.differing
     if differing:
         node_rows = [

@@ -21,6 +21,36 @@ def explain(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def cause_of(error: BaseException) -> str:
+    """Return what an error says in one line without a full stop at its end, to go on from."""
+    return " ".join(str(error).split()).rstrip(". ") or type(error).__name__
+
+
+_REMEDIES = (
+    (("Failed to allocate memory", "Unable to allocate", "bad_alloc"), "Give smaller --shapes or --dim."),
+    (("can't start new thread",), "Give a smaller --threads."),
+    (("No corresponding Numpy type",), "NumPy lacks an output's type; add a Cast to float behind it in the model."),
+    (("invalid dimensions", "Invalid rank", "Non-zero status code"), "See --shapes and --dim."),
+)
+
+
+def remedy_for(error: BaseException) -> str:
+    """Return what can be done about a run that failed, after a space; empty where nothing is known to help."""
+    text = str(error)
+    return next((f" {remedy}" for words, remedy in _REMEDIES if any(word in text for word in words)), "")
+
+
+def does_not_run(model: Path, how: str, error: Exception) -> CommandError:
+    """Return the error for a model that fails, with a remedy that goes with the cause.
+
+    Args:
+        model: the model's file.
+        how: what it does not do, e.g. ``does not run with these inputs``.
+        error: what was raised.
+    """
+    return CommandError(f"{model}: {how}: {cause_of(error)}.{remedy_for(error)}")
+
+
 def readable_model(path: Path) -> bytes | str:
     """Return ``path`` as text once it is known to be a model file that can be opened.
 
@@ -42,7 +72,7 @@ def readable_model(path: Path) -> bytes | str:
 
 def cannot_load(path: Path, error: Exception) -> CommandError:
     """Return the error for a model that ONNX Runtime does not load."""
-    cause = " ".join(str(error).split())
     return CommandError(
-        f"{path}: ONNX Runtime cannot load it: {cause}. Check it with onnx.checker.check_model, or export it again."
+        f"{path}: ONNX Runtime cannot load it: {cause_of(error)}. Check it with onnx.checker.check_model, or "
+        "export it again."
     )

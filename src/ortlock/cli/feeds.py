@@ -19,7 +19,7 @@ _OPTIONS = (
         multiple=True,
         help="FILE.npz, one array an input; may be repeated.",
     ),
-    click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of made-up inputs."),
+    click.option("--seed", type=click.IntRange(0), help="Seed of made-up inputs.  [default: 0]"),
     click.option("--dim", multiple=True, metavar="NAME=N", help="Size of a symbolic dimension; may be repeated."),
     click.option("--shapes", default="", metavar="SHAPES", help="Several shapes: x:1x3x224x224,x:1x3x256x256."),
 )
@@ -42,7 +42,7 @@ def input_options(command: _Command) -> _Command:
 def chosen_feeds(
     specs: Sequence[InputSpec],
     inputs: Sequence[Path],
-    seed: int,
+    seed: int | None,
     dim: Sequence[str],
     shapes: str,
     widths: str | None = None,
@@ -51,18 +51,21 @@ def chosen_feeds(
 
     Args:
         specs: the model's inputs.
-        inputs: values of ``--inputs``; so are ``seed``, ``dim`` and ``shapes`` those of their options.
+        inputs: values of ``--inputs``; so are ``seed`` (None where not given), ``dim`` and ``shapes`` those of theirs.
         widths: value of ``--widths``; None for commands without it.
 
     Raises:
         InputError: they do not go together, or do not fit the model.
     """
     if inputs:
+        if seed is not None:
+            raise InputError("--inputs gives the values itself; leave out --seed.")
         if dim or shapes or widths:
             names = "--dim and --shapes" if widths is None else "--dim, --shapes and --widths"
             raise InputError(f"--inputs gives the shapes itself; leave out {names}.")
         return [load_npz(path, specs) for path in inputs]
     dims = parse_dims(dim)
+    seed = seed or 0
     if widths:
         if shapes:
             raise InputError("--widths and --shapes both give shapes; leave one out.")
@@ -105,11 +108,11 @@ def _with_widths(
     image = images[0]
     if isinstance(image.shape[-1], str) and image.shape[-1] in dims:
         raise InputError(f"--widths varies {image.shape[-1]}; leave it out of --dim.")
-    if isinstance(image.shape[-1], int) and image.shape[-1] > 0:
+    if isinstance(image.shape[-1], int) and image.shape[-1] >= 0:
         raise InputError(f"--widths: the last axis of {image.name} is {image.shape[-1]} in the model; leave it out.")
     leading: list[int] = []
     for axis, size in enumerate(image.shape[:-1]):
-        known = size if isinstance(size, int) and size > 0 else dims.get(size) if isinstance(size, str) else None
+        known = size if isinstance(size, int) and size >= 0 else dims.get(size) if isinstance(size, str) else None
         if known is None and axis > 0:
             name = size if isinstance(size, str) and size else f"axis {axis}"
             raise InputError(f"--widths: {name} of {image.name} has no size; set it with --dim NAME=N or --shapes.")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,8 +73,8 @@ def parse_dims(texts: Sequence[str]) -> dict[str, int]:
     dims = {}
     for text in texts:
         name, separator, value = text.rpartition("=")
-        if not separator or not name or not re.fullmatch(r"[1-9][0-9]*", value):
-            raise InputError(f"--dim {text!r}: give NAME=N with a positive number, e.g. --dim batch=1.")
+        if not separator or not name or not re.fullmatch(r"0|[1-9][0-9]*", value):
+            raise InputError(f"--dim {text!r}: give NAME=N with a number from 0 on, e.g. --dim batch=1.")
         dims[name] = int(value)
     return dims
 
@@ -133,7 +137,9 @@ def _check_array(path: Path, spec: InputSpec, array: NDArray[Any]) -> None:
     if found is None or not spec.shape:
         return
     fits = len(array.shape) == len(spec.shape) and all(
-        size == given for size, given in zip(spec.shape, array.shape, strict=True) if isinstance(size, int) and size > 0
+        size == given
+        for size, given in zip(spec.shape, array.shape, strict=True)
+        if isinstance(size, int) and size >= 0
     )
     if not fits:
         shape = ", ".join("?" if size is None else str(size) for size in spec.shape)
@@ -199,7 +205,7 @@ def _open_dimensions(
         if spec.name in shapes:
             continue
         for axis, size in enumerate(spec.shape):
-            if isinstance(size, int) and size > 0:
+            if isinstance(size, int) and size >= 0:
                 continue
             if isinstance(size, str) and size in dims:
                 continue
@@ -214,7 +220,7 @@ def _check(spec: InputSpec, shape: tuple[int, ...]) -> None:
             f"--shapes {spec.name}: {len(shape)} sizes for the {len(spec.shape)} axes of {list(spec.shape)}."
         )
     for axis, (given, wanted) in enumerate(zip(shape, spec.shape, strict=True)):
-        if isinstance(wanted, int) and wanted > 0 and given != wanted:
+        if isinstance(wanted, int) and wanted >= 0 and given != wanted:
             raise InputError(f"--shapes {spec.name}: axis {axis} is {wanted} in the model, not {given}.")
 
 
@@ -232,12 +238,32 @@ def _feed(
             continue
         asked = shapes.get(spec.name)
         shape = asked[min(index, len(asked) - 1)] if asked else tuple(_size(size, sizes) for size in spec.shape)
-        feed[spec.name] = _values(spec, shape, np.random.default_rng([seed, number, index]))
+        feed[spec.name] = _fitting(spec, shape, np.random.default_rng([seed, number, index]))
     return feed
 
 
+def _fitting(spec: InputSpec, shape: tuple[int, ...], random: np.random.Generator) -> Any:
+    """Return made-up values, or say that there is no memory for so many."""
+    # Random numbers are drawn as float64 or int64. What exceeds the machine's memory may kill the process.
+    if 8 * math.prod(shape) <= _memory():
+        with contextlib.suppress(MemoryError):
+            return _values(spec, shape, random)
+    raise InputError(
+        f"input {spec.name} of the shape {'x'.join(map(str, shape))} does not fit in memory; give smaller sizes with "
+        "--shapes or --dim."
+    )
+
+
+def _memory() -> int:
+    """Return the machine's memory in bytes; where it cannot be asked, the most that an array can have."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return sys.maxsize
+
+
 def _size(size: int | str | None, dims: Mapping[str, int]) -> int:
-    if isinstance(size, int) and size > 0:
+    if isinstance(size, int) and size >= 0:
         return size
     return dims.get(size, 1) if isinstance(size, str) else 1
 

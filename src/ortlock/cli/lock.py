@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ortlock.cli.errors import CommandError, cannot_load, readable_model
+from ortlock.cli.errors import CommandError, cannot_load, does_not_run, readable_model
 from ortlock.cli.feeds import chosen_feeds, input_options, widths_option
 from ortlock.cli.inputs import Feed, InputError, input_specs
 from ortlock.cli.options import (
@@ -53,7 +53,7 @@ def command(
     output: Path,
     provider: str,
     inputs: tuple[Path, ...],
-    seed: int,
+    seed: int | None,
     dim: tuple[str, ...],
     shapes: str,
     widths: str,
@@ -141,8 +141,7 @@ def _run(session: Any, model: Path, feed: Feed) -> Any:
         sizes = ", ".join(
             f"{name}:{'x'.join(map(str, value.shape))}" for name, value in feed.items() if _has_shape(value)
         )
-        cause = " ".join(str(error).split())
-        raise CommandError(f"{model}: does not run with {sizes}: {cause}. See --shapes and --dim.") from error
+        raise does_not_run(model, f"does not run with {sizes}", error) from error
 
 
 def _has_shape(value: Any) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +20,9 @@ from rich.text import Text
 from ortlock.cli.errors import CommandError
 
 HOLDS, DOES_NOT_HOLD, BAD_INPUT = 0, 1, 2
+
+MOST_THREADS = 1024
+"""Of one session or on one session: far more than there are cores, far fewer than a process can have."""
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -38,8 +42,21 @@ provider_settings = click.option(
     metavar="NAME=VALUE",
     help="Option of the CUDA provider, e.g. cudnn_conv_algo_search=HEURISTIC; may be repeated.",
 )
-html_option = click.option("--html", type=click.Path(path_type=Path), help="Also write a page for a browser to FILE.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+
+
+class Seconds(click.FloatRange):
+    """A duration above zero that ends."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; infinity and what is no number are refused."""
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} seconds never end.", param, ctx)
+        return seconds
 
 
 def preload_cuda_libraries() -> None:
@@ -117,17 +134,19 @@ def with_settings(providers: Sequence[str], settings: Sequence[str]) -> list[Any
     return [(providers[0], options), *providers[1:]] if options else list(providers)
 
 
-def same_provider(session: Any, wanted: str, side: str) -> None:
-    """Check that a session still runs on ``wanted``.
+def same_provider(session: Any, wanted: str, side: str, printed: str = "") -> None:
+    """Check that a session still runs on ``wanted``; ``printed`` is what ONNX Runtime printed when it was made.
 
     Raises:
         CommandError: ONNX Runtime moved it to another one; what was measured says nothing of ``wanted``.
     """
     used = session.get_providers()[0]
     if used != wanted:
+        told = re.search(r".*EP Error (.+?) when using ", " ".join(printed.split()))
+        cause = f": {told[1].rstrip('. ')}" if told else ""
         raise CommandError(
-            f"{side}: ONNX Runtime moved the session from {wanted} to {used}, so nothing can be told of {wanted}. "
-            f"`ortlock doctor` says whether it can be used; --provider cpu compares on the CPU."
+            f"{side}: ONNX Runtime moved the session from {wanted} to {used}{cause}, so nothing can be told of "
+            f"{wanted}. `ortlock doctor` says whether it can be used; --provider cpu compares on the CPU."
         )
 
 
@@ -155,18 +174,6 @@ def progress(quiet: bool) -> Progress:
 def show_json(value: Mapping[str, Any]) -> None:
     """Print a value for machines; nothing else may go to standard output then."""
     print(json.dumps(value, indent=1))
-
-
-def write_html(path: Path, page: str) -> None:
-    """Write a page to a file.
-
-    Raises:
-        CommandError: it cannot be written.
-    """
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise CommandError(f"--html {path}: cannot be written: {error.strerror}. Give another path.") from error
 
 
 def printable(text: str) -> str:

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortlock.cli.errors import CommandError, cannot_load, readable_model
+from ortlock.cli.errors import CommandError, cannot_load, does_not_run, readable_model
 from ortlock.cli.feeds import chosen_feeds, input_options
 from ortlock.cli.inputs import Feed, input_specs
 from ortlock.cli.options import (
     BAD_INPUT,
     DOES_NOT_HOLD,
     HOLDS,
+    MOST_THREADS,
+    Seconds,
     choose_providers,
-    html_option,
     json_option,
     nothing_but_json,
     progress,
@@ -27,8 +28,8 @@ from ortlock.cli.options import (
     show_json,
     show_table,
     with_settings,
-    write_html,
 )
+from ortlock.cli.page import check_page, html_option, write_page
 from ortlock.errors import OrtlockError
 
 if TYPE_CHECKING:
@@ -52,8 +53,14 @@ if TYPE_CHECKING:
     help="FILE.npz: with --golden, also write the outputs; else say how far off they are where digests differ.",
 )
 @click.option("--runs", type=click.IntRange(1), help="Runs under each stress.  [default: 20 without --seconds]")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds for all stresses together.")
-@click.option("--threads", type=click.IntRange(1), default=4, show_default=True, help="Threads that share a session.")
+@click.option("--seconds", type=Seconds(), help="Seconds for all stresses together.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1, MOST_THREADS),
+    default=4,
+    show_default=True,
+    help="Threads that share a session.",
+)
 @click.option("--stress", multiple=True, metavar="NAME", help="Only this kind of stress; may be repeated.")
 @click.option("--batch", is_flag=True, help="Also measure batch invariance: rows alone and in batches.")
 @click.option("--keep-going", is_flag=True, help="Do not end at the first difference.")
@@ -64,7 +71,7 @@ def command(
     provider: str,
     settings: tuple[str, ...],
     inputs: tuple[Path, ...],
-    seed: int,
+    seed: int | None,
     dim: tuple[str, ...],
     shapes: str,
     mode: str | None,
@@ -95,6 +102,7 @@ def command(
         raise CommandError("--golden writes to a lockfile; give --lock FILE too.")
     if golden_outputs is not None and lock is None:
         raise CommandError("--golden-outputs goes with the golden digests of a lockfile; give --lock FILE too.")
+    check_page(html, (model, lock, golden_outputs, *inputs))
     # Before all runs: a file that cannot be read is told at once.
     arrays = GoldenOutputs(golden_outputs) if golden_outputs is not None and not golden else None
     with nothing_but_json(as_json), warnings.catch_warnings():
@@ -128,8 +136,6 @@ def command(
         elif lock is not None and not golden:
             checked = check_golden(session, feeds, evidence.outputs, arrays)
         report = session.report()
-    if html is not None:
-        write_html(html, report.to_html())
     if as_json:
         show_json(
             {
@@ -147,12 +153,13 @@ def command(
         if claim is not None:
             print(claim)
         _tell_golden(lock, checked, written, golden)
+    written_page = html is None or write_page(html, report.to_html)
     statuses = {evidence.status, *(result.status for result in checked)}
     if claim is not None:
         statuses.add(claim.status)
     if Status.VIOLATED in statuses:
         return DOES_NOT_HOLD
-    return BAD_INPUT if Status.UNKNOWN in statuses else HOLDS
+    return BAD_INPUT if Status.UNKNOWN in statuses or not written_page else HOLDS
 
 
 def _session(path: str, providers: Sequence[Any], mode: str | None, lock: Path | None, golden: bool) -> Any:
@@ -174,8 +181,7 @@ def _verified(session: Any, model: Path, feeds: Sequence[Feed], **how: Any) -> E
     except (OrtlockError, ValueError):
         raise
     except Exception as error:
-        cause = " ".join(str(error).split())
-        raise CommandError(f"{model}: does not run with these inputs: {cause}. See --shapes and --dim.") from error
+        raise does_not_run(model, "does not run with these inputs", error) from error
 
 
 def _batch(session: Any, model: Path, feed: Feed, bar: Progress) -> BatchClaim:
@@ -188,8 +194,7 @@ def _batch(session: Any, model: Path, feed: Feed, bar: Progress) -> BatchClaim:
     except (OrtlockError, ValueError):
         raise
     except Exception as error:
-        cause = " ".join(str(error).split())
-        raise CommandError(f"{model}: does not run in batches of these inputs: {cause}. See --shapes.") from error
+        raise does_not_run(model, "does not run in batches of these inputs", error) from error
 
 
 def _show(model: Path, provider: str, evidence: Evidence) -> None:

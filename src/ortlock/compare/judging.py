@@ -43,7 +43,7 @@ def judge(
             return UNKNOWN, None
         error = float(distance.max(initial=0))
         return Rounding(error, 0.0, "exact" if error == 0 else UNTOLD, "exact"), None
-    if not _same_kind(output, expected):
+    if not same_kind(output, expected):
         return replace(UNKNOWN, explained_by=NOTHING), None
     finite = np.isfinite(expected) & np.isfinite(output)
     errors = np.where(finite, np.abs(np.where(finite, output, 0) - np.where(finite, expected, 0)), 0)
@@ -89,7 +89,7 @@ def _decomposed(
     return best
 
 
-def _same_kind(output: Any, expected: Any) -> bool:
+def same_kind(output: Any, expected: Any) -> bool:
     """Return whether NaN and infinity stand where float64 has them; what overflows the type may be infinite."""
     largest = float(np.finfo(output.dtype).max)
     if not np.array_equal(np.isnan(output), np.isnan(expected)):

@@ -68,6 +68,8 @@ class OutputComparison:
     error_b: float | None
     closer: str
     """``A``, ``B``, ``equal`` or ``unknown``."""
+    same: bool
+    """Whether both sides have the same bits, of what is no array too: sequences, maps, types that NumPy lacks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ _SUMS = "ReduceSum ReduceMean ReduceL1 ReduceSumSquare GlobalAveragePool Average
 _RELATIVE = "ReduceL2 ReduceProd Div Sqrt Reciprocal Exp"
 _UNIT_SIZED = "Tanh Sigmoid Erf Sin Cos Softsign HardSigmoid Log Atan Asin Acos"
 _INPUT_SIZED = "Gelu FastGelu QuickGelu Swish Mish HardSwish LeakyRelu PRelu Elu Selu Softplus Pow"
-_KINDS = {
+KINDS = {
     operator: kind
     for kind, operators in (
         ("exact", _EXACT),
@@ -122,14 +122,14 @@ def bound_of(node: onnx.NodeProto, inputs: Values, reference: Float64, evaluate:
     if node.domain not in ("", "ai.onnx", "com.microsoft"):
         return None
     operator, size = node.op_type, np.abs(reference)
-    match _KINDS.get(operator):
+    match KINDS.get(operator):
         case "exact":
             return Bound("exact", 1, size)
         case "rounded":
             return Bound("rounding", 1, size)
         case "matrix" | "sum" as kind:
             length = _length(node, inputs, reference)
-            magnitude = evaluate(_positive(node), [_abs(value) for value in inputs])
+            magnitude = evaluate(positive(node), [_abs(value) for value in inputs])
             if length is None or magnitude is None:
                 return None
             return Bound("rounding", length, np.asarray(magnitude[0], np.float64), kind == "matrix")
@@ -150,7 +150,8 @@ def bound_of(node: onnx.NodeProto, inputs: Values, reference: Float64, evaluate:
     return None
 
 
-def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
+def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
+    """Return the value of a node's attribute."""
     for attribute in node.attribute:
         if attribute.name == name:
             return onnx.helper.get_attribute_value(attribute)
@@ -161,7 +162,7 @@ def _abs(value: Any) -> Any:
     return np.abs(value) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
 
 
-def _positive(node: onnx.NodeProto) -> onnx.NodeProto:
+def positive(node: onnx.NodeProto) -> onnx.NodeProto:
     """Return the node that sums magnitudes: its factors without their signs, and no activation."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
@@ -178,17 +179,17 @@ def _length(node: onnx.NodeProto, inputs: Values, reference: Float64) -> int | N
     if kind in ("Conv", "FusedConv"):
         return int(np.prod(inputs[1].shape[1:]))
     if kind == "ConvTranspose":
-        group = int(_attribute(node, "group", 1))
+        group = int(attribute(node, "group", 1))
         return int(inputs[1].shape[0] // group * np.prod(inputs[1].shape[2:]))
     if kind in ("MatMul", "FusedMatMul"):
-        transposed = bool(_attribute(node, "transA", 0)) and x.ndim > 1
+        transposed = bool(attribute(node, "transA", 0)) and x.ndim > 1
         return int(x.shape[-2 if transposed else -1])
     if kind == "Gemm":
-        return int(x.shape[0 if _attribute(node, "transA", 0) else 1])
+        return int(x.shape[0 if attribute(node, "transA", 0) else 1])
     if kind == "Einsum":
-        return _einsum_length(_attribute(node, "equation", b"").decode(), inputs)
+        return _einsum_length(attribute(node, "equation", b"").decode(), inputs)
     if kind == "AveragePool":
-        return int(np.prod(_attribute(node, "kernel_shape", [1])))
+        return int(np.prod(attribute(node, "kernel_shape", [1])))
     if kind == "GlobalAveragePool":
         return int(np.prod(x.shape[2:]))
     if kind == "CumSum":
@@ -209,7 +210,7 @@ def _einsum_length(equation: str, inputs: Values) -> int | None:
 
 
 def _softmax(node: onnx.NodeProto, inputs: Values, reference: Float64) -> Bound:
-    length = int(np.shape(inputs[0])[int(_attribute(node, "axis", -1))]) + 2 * _ASSUMED
+    length = int(np.shape(inputs[0])[int(attribute(node, "axis", -1))]) + 2 * _ASSUMED
     if node.op_type == "LogSoftmax":
         return Bound("assumed", length, 1 + 4 * np.abs(reference))
     # exp() turns the rounding of its argument, at most -log y, into a relative error.
@@ -220,7 +221,7 @@ def _softmax(node: onnx.NodeProto, inputs: Values, reference: Float64) -> Bound:
 def _batch_norm(node: onnx.NodeProto, inputs: Values) -> Bound:
     x, scale, bias, mean, variance = (np.asarray(value) for value in inputs)
     shape = (1, -1, *[1] * (x.ndim - 2))
-    factor = np.abs(scale) / np.sqrt(variance + float(_attribute(node, "epsilon", 1e-5)))
+    factor = np.abs(scale) / np.sqrt(variance + float(attribute(node, "epsilon", 1e-5)))
     size = (np.abs(x) + np.abs(mean).reshape(shape)) * factor.reshape(shape) + np.abs(bias).reshape(shape)
     return Bound("rounding", 8, size)
 
@@ -232,12 +233,12 @@ def _layer_norm(node: onnx.NodeProto, inputs: Values) -> Bound:
         axes = tuple(range(2, x.ndim))
         shape: tuple[int, ...] = (1, -1, *[1] * (x.ndim - 2))
     else:
-        axes = tuple(range(int(_attribute(node, "axis", -1)) % x.ndim, x.ndim))
+        axes = tuple(range(int(attribute(node, "axis", -1)) % x.ndim, x.ndim))
         shape = x.shape[axes[0] :]
     scale = np.abs(np.asarray(inputs[1])).reshape(shape)
     bias = np.abs(np.asarray(inputs[2])).reshape(shape) if len(inputs) > 2 and inputs[2] is not None else 0.0
     spread = np.abs(x) + np.abs(x).mean(axes, keepdims=True)
-    variance = x.var(axes, keepdims=True) + float(_attribute(node, "epsilon", 1e-5))
+    variance = x.var(axes, keepdims=True) + float(attribute(node, "epsilon", 1e-5))
     square = (spread**2).mean(axes, keepdims=True)
     size = scale * spread / np.sqrt(variance) * (1 + 1.5 * square / variance) + bias
     length = math.prod(x.shape[axis] for axis in axes)

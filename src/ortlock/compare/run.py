@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
 
+from ortlock.compare.carried import carry
+from ortlock.compare.evaluating import evaluate_whole, inputs_of, weights_of
 from ortlock.compare.judging import UNKNOWN, judge
 from ortlock.compare.metrics import Difference, difference
+from ortlock.compare.models import told_apart
 from ortlock.compare.observing import observed
-from ortlock.compare.reference import Reference, widened
+from ortlock.compare.reference import Reference
 from ortlock.compare.result import Comparison, NodeComparison, OutputComparison
 from ortlock.compare.verdict import verdict
+from ortlock.compare.whole import judge_outputs
 from ortlock.digest import digest
-from ortlock.localise import Graph, GraphNode, Maker
+from ortlock.errors import OrtlockError
+from ortlock.localise import Graph, GraphError, GraphNode, Maker
 from ortlock.localise.graph import element_type
 
 DEFAULT_BUDGET = 4 << 30
@@ -29,11 +32,37 @@ _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 Progress = Callable[[int, int], None]
 
 
+class SideFailedError(OrtlockError):
+    """One side does not run; its cause is what ONNX Runtime raised.
+
+    Attributes:
+        side: ``A`` or ``B``.
+    """
+
+    def __init__(self, side: str, text: str) -> None:
+        self.side = side
+        super().__init__(text)
+
+    def __reduce__(self) -> tuple[type[SideFailedError], tuple[str, str]]:
+        return (type(self), (self.side, str(self)))
+
+
 class Compared:
     """One side: how its sessions are made, and what it is called."""
 
-    def __init__(self, text: str, maker: Maker, data: bytes, *, tf32: bool = False, exact: Maker | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        maker: Maker,
+        data: bytes,
+        *,
+        tf32: bool = False,
+        exact: Maker | None = None,
+        folder: Path | None = None,
+    ) -> None:
         self.text, self.maker, self.data = text, maker, data
+        self.folder = folder
+        """Where its model's external data are."""
         self.tf32 = tf32
         """Whether it may take products in TF32."""
         self.exact = exact
@@ -41,7 +70,9 @@ class Compared:
 
     def without_tf32(self) -> Compared:
         """Return the side with TF32 off."""
-        return Compared(f"{self.text} without TF32", self.exact, self.data) if self.exact is not None else self
+        if self.exact is None:
+            return self
+        return Compared(f"{self.text} without TF32", self.exact, self.data, folder=self.folder)
 
 
 def compare(
@@ -49,7 +80,6 @@ def compare(
     b: Compared,
     feed: Mapping[str, Any],
     *,
-    folder: Path | None = None,
     per_node: bool = True,
     budget_bytes: int = DEFAULT_BUDGET,
     progress: Progress | None = None,
@@ -63,48 +93,89 @@ def compare(
         a: one side.
         b: the other one; its model may be another one.
         feed: one value for each input.
-        folder: where the first model's external data are.
         per_node: whether nodes are compared and judged.
         budget_bytes: host memory for it.
         progress: called with how many nodes are done, and of how many.
 
     Raises:
         GraphError: a model cannot be read.
+        SideFailedError: a side does not run with these inputs.
         Exception: whatever ONNX Runtime raises.
     """
     notes: list[str] = []
-    graph = Graph(a.data)
-    other = graph if b.data == a.data else Graph(b.data)
-    outputs_a, outputs_b = (_outputs(side, name, feed, notes) for side, name in ((a, "A"), (b, "B")))
+    graph = _graph(a, "A")
+    other = graph if b.data == a.data else _graph(b, "B")
+    (outputs_a, varies_a), (outputs_b, varies_b) = (_outputs(side, name, feed) for side, name in ((a, "A"), (b, "B")))
     names = [name for name in graph.outputs if name in other.outputs]
+    complete = len(names) == len(graph.outputs) == len(other.outputs)
     off = None
     if a.exact is not None or b.exact is not None:
         exact = (a.without_tf32(), b.without_tf32())
-        off = compare(*exact, feed, folder=folder, per_node=per_node, budget_bytes=budget_bytes)
-    weights = _weights(graph.model, folder)
+        off = compare(*exact, feed, per_node=per_node, budget_bytes=budget_bytes)
+    weights = weights_of(graph.model, a.folder)
+    models: list[str] = []
+    if other is not graph:
+        models = told_apart(graph, other, weights, weights_of(other.model, b.folder))
+        # Files may differ in what is not computed, such as who made them.
+        other = other if models else graph
     reference = Reference(graph.model)
     nodes: tuple[NodeComparison, ...] = ()
     whole: dict[str, Any] = {}
     unevaluated: list[str] = []
+    types: Mapping[str, str] = {}
     if per_node:
-        whole, unevaluated = evaluate_whole(graph, reference, weights, feed)
-        if other is not graph and other.model != graph.model:
-            notes.append("The two models differ: nodes are compared by the names of their outputs, and judged by A's.")
-        nodes = _nodes(graph, other, (a, b), feed, reference, weights, budget_bytes, progress)
+        if models:
+            # A float64 run of the one says nothing of the other.
+            notes.append("Nodes of two models are compared by the names of their outputs, and are not judged.")
+        else:
+            whole, unevaluated = evaluate_whole(graph, reference, weights, feed)
+        nodes, types = _nodes(graph, other, (a, b), feed, reference, weights, budget_bytes, progress)
     outputs = tuple(_output(name, outputs_a.get(name), outputs_b.get(name), whole.get(name)) for name in names)
-    expected, reasons = verdict(a.text, b.text, outputs, nodes, off, judged=per_node)
+    differing = [output.name for output in outputs if not output.same]
+
+    def judge_whole() -> tuple[bool, list[str]]:
+        carried = carry(graph, reference, weights, feed, types, tf32=a.tf32 or b.tf32)
+        return judge_outputs(
+            {name: outputs_a[name] for name in differing}, {name: outputs_b[name] for name in differing}, carried
+        )
+
+    varying = [f"{name} ({side.text})" for side, name, own in ((a, "A", varies_a), (b, "B", varies_b)) if own]
+    expected, reasons = verdict(
+        a.text,
+        b.text,
+        outputs,
+        nodes,
+        off,
+        judged=per_node,
+        complete=complete,
+        varying=varying,
+        models=models,
+        whole=judge_whole,
+    )
     return Comparison(
         a.text, b.text, expected, tuple(reasons), outputs, nodes, tuple(dict.fromkeys(unevaluated)), tuple(notes), off
     )
 
 
-def _outputs(side: Compared, name: str, feed: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    runner = side.maker.original()
-    names = [value.name for value in runner.get_outputs()]
-    first = list(runner.run(None, feed))
-    if digest(first) != digest(list(runner.run(None, feed))):
-        notes.append(f"{name} ({side.text}) differs from run to run by itself; the first run is compared.")
-    return dict(zip(names, first, strict=True))
+def _graph(side: Compared, name: str) -> Graph:
+    try:
+        return Graph(side.data)
+    except GraphError as error:
+        raise GraphError(f"side {name} ({side.text}): {error}") from error
+
+
+def _outputs(side: Compared, name: str, feed: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return the outputs of a first run, and whether a second one gave others."""
+    try:
+        runner = side.maker.original()
+        names = [value.name for value in runner.get_outputs()]
+        first = list(runner.run(None, feed))
+        second = list(runner.run(None, feed))
+    except OrtlockError:
+        raise
+    except Exception as error:
+        raise SideFailedError(name, f"side {name} ({side.text}) does not run with these inputs") from error
+    return dict(zip(names, first, strict=True)), digest(first) != digest(second)
 
 
 def _output(name: str, a: Any, b: Any, exact: Any) -> OutputComparison:
@@ -112,7 +183,9 @@ def _output(name: str, a: Any, b: Any, exact: Any) -> OutputComparison:
     closer = "unknown"
     if error_a is not None and error_b is not None:
         closer = "equal" if error_a == error_b else "A" if error_a < error_b else "B"
-    return OutputComparison(name, _difference(a, b), error_a, error_b, closer)
+    measured = _difference(a, b)
+    same = measured.same if measured is not None else digest([a]) == digest([b])
+    return OutputComparison(name, measured, error_a, error_b, closer, same)
 
 
 def _difference(a: Any, b: Any, *, bfloat16: bool = False) -> Difference | None:
@@ -130,50 +203,6 @@ def _distance(value: Any, exact: Any) -> float | None:
     return float(np.abs(value[finite].astype(np.float64) - exact[finite].astype(np.float64)).max(initial=0))
 
 
-def _weights(model: onnx.ModelProto, folder: Path | None) -> dict[str, Any]:
-    base = str(folder) if folder is not None else ""
-    return {tensor.name: _array(numpy_helper.to_array(tensor, base)) for tensor in model.graph.initializer}
-
-
-def _array(value: Any) -> Any:
-    # bfloat16 and the like come in types of their own, of which float32 holds every value.
-    return value.astype(np.float32) if value.dtype.kind == "V" or value.dtype.name == "bfloat16" else value
-
-
-def evaluate_whole(
-    graph: Graph, reference: Reference, weights: Mapping[str, Any], feed: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[str]]:
-    """Run the whole graph in float64; return its outputs, and the nodes that cannot be evaluated.
-
-    What comes after such a node has no value. Values are dropped after their last reader.
-    """
-    last = {name: node.index for node in graph.nodes for name in node.inputs}
-    values: dict[str, Any] = {**{name: widened(value) for name, value in feed.items()}}
-    failed = []
-    for node in graph.nodes:
-        proto = graph.proto(node)
-        inputs = _inputs(proto, values, weights)
-        results = reference.evaluate(proto, inputs) if inputs is not None else None
-        if results is None and inputs is not None:
-            failed.append(node.label)
-        if results is not None:
-            values.update(zip((name for name in proto.output if name), results, strict=True))
-        for name in node.inputs:
-            if last[name] == node.index and name not in graph.outputs:
-                values.pop(name, None)
-    return {name: values[name] for name in graph.outputs if name in values}, failed
-
-
-def _inputs(proto: onnx.NodeProto, values: Mapping[str, Any], weights: Mapping[str, Any]) -> list[Any] | None:
-    """Return a node's inputs; None where one of them is not known."""
-    inputs = []
-    for name in proto.input:
-        if name and name not in values and name not in weights:
-            return None
-        inputs.append(None if not name else values[name] if name in values else widened(weights[name]))
-    return inputs
-
-
 def _nodes(
     graph: Graph,
     other: Graph,
@@ -183,12 +212,14 @@ def _nodes(
     weights: Mapping[str, Any],
     budget_bytes: int,
     progress: Progress | None,
-) -> tuple[NodeComparison, ...]:
+) -> tuple[tuple[NodeComparison, ...], Mapping[str, str]]:
+    """Return the nodes, and the types of their tensors as ONNX Runtime writes them."""
     found: list[NodeComparison] = []
+    types: Mapping[str, str] = {}
     shared = [node for node in graph.nodes if node.outputs and node.outputs[0] in other.producer]
     if other is not graph:
         # Two graphs: the second side's tensors come from its own.
-        return tuple(_between(graph, other, shared, sides, feed, budget_bytes))
+        return tuple(_between(graph, other, shared, sides, feed, budget_bytes)), types
     makers = [side.maker for side in sides]
     for nodes, tensors, types in observed(graph, shared, makers, feed, budget_bytes):
         for node in nodes:
@@ -202,7 +233,7 @@ def _nodes(
             found.append(_node(node, tensors[0], tensors[1], element, length, roundings))
         if progress is not None:
             progress(len(found), len(shared))
-    return tuple(found)
+    return tuple(found), types
 
 
 def _judged(
@@ -216,7 +247,7 @@ def _judged(
     tf32: bool,
 ) -> tuple[Any, int | None]:
     proto = graph.proto(node)
-    inputs = _inputs(proto, values, weights)
+    inputs = inputs_of(proto, values, weights)
     if inputs is None or node.outputs[0] not in values:
         return UNKNOWN, None
     return judge(reference, proto, inputs, values[node.outputs[0]], element=element, tf32=tf32)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from ortlock.configuration import Configuration, Source
 from ortlock.errors import OrtlockError
 from ortlock.localise import SessionMaker
-from ortlock.settings import CPU, CUDA
+from ortlock.settings import CPU, CUDA, SETTINGS, Kind
 
 _PROVIDERS = {"cpu": (CPU,), "cuda": (CUDA, CPU)}
 _LEVELS = {
@@ -19,6 +21,13 @@ _LEVELS = {
 }
 _MODES = ("observe", "pin", "strict")
 _ENTRIES = ("session.", "ep.", "optimization.", "memory.", "mlas.")
+_OWN = ("precision", "mode", "lockfile", "model", "threads", "optimization")
+MOST_THREADS = 1024
+
+_TABLE = {
+    kind: frozenset(setting.key for setting in SETTINGS if setting.kind == kind)
+    for kind in (Kind.CONFIG_ENTRY, Kind.PROVIDER_OPTION)
+}
 
 HELP = (
     "cpu or cuda, and, with commas: precision=fp32 or tf32, mode=observe, pin or strict, lockfile=FILE, model=FILE, "
@@ -37,6 +46,13 @@ class Side:
 
     text: str
     maker: SessionMaker
+    unchecked: tuple[str, ...] = ()
+    """Session configuration entries of which it is not known whether ONNX Runtime has them."""
+
+    @property
+    def path(self) -> Path:
+        """The model's file."""
+        return Path(self.maker.source.path or "")
 
     @property
     def cuda(self) -> bool:
@@ -66,7 +82,10 @@ def parse_side(text: str, model: Path, default: str = "cpu") -> Side:
     """
     given: dict[str, str] = {}
     provider = None
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
+    for part in (piece.strip() for piece in text.split(",")):
+        if not part:
+            empty = "a part is empty" if text.strip() else "it is empty"
+            raise SideError(f"side {text!r}: {empty}. Give {HELP}.")
         name, separator, value = part.partition("=")
         if not separator:
             if name not in _PROVIDERS or provider is not None:
@@ -93,21 +112,44 @@ def parse_side(text: str, model: Path, default: str = "cpu") -> Side:
             case "model":
                 path = Path(value)
             case "threads":
-                if not value.isascii() or not value.isdigit() or int(value) < 1:
-                    raise SideError(f"side {text!r}: threads={value} is no positive number.")
+                if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= MOST_THREADS:
+                    raise SideError(f"side {text!r}: threads={value} is no number from 1 to {MOST_THREADS}.")
                 attributes["intra_op_num_threads"] = int(value)
             case "optimization":
                 attributes["graph_optimization_level"] = _choice(text, name, value, _LEVELS)
             case _ if name.startswith(_ENTRIES):
                 entries[name] = value
             case _:
+                _check_option(text, name, provider)
                 options[name] = value
+    # In precision=fp32 the CPU is anyway.
     if provider == "cpu" and options.pop("use_tf32", "0") != "0":
         raise SideError(f"side {text!r}: the CPU provider has no TF32. Give cuda,precision=tf32.")
     names = _PROVIDERS[provider]
     providers = tuple((name, options if index == 0 else {}) for index, name in enumerate(names))
     configuration = Configuration(providers, mode, lockfile, attributes, entries)
-    return Side(text or default, SessionMaker(configuration, Source(path=str(path))))
+    unchecked = tuple(sorted(entries.keys() - _TABLE[Kind.CONFIG_ENTRY]))
+    return Side(text, SessionMaker(configuration, Source(path=str(path))), unchecked)
+
+
+def _check_option(text: str, name: str, provider: str) -> None:
+    """Check an option that is none of ours, as far as the provider does not: ONNX Runtime's CPU one takes any."""
+    options = sorted(_TABLE[Kind.PROVIDER_OPTION]) if provider == "cuda" else []
+    if name in options:
+        return
+    close = get_close_matches(name, [*_OWN, *options], 1, 0.75)
+    meant = f" Did you mean {close[0]}?" if close else ""
+    if provider == "cpu":
+        raise SideError(
+            f"side {text!r}: there is no {name}, and the CPU provider has no options.{meant} {_known(_OWN)}."
+        )
+    # Others than the table's are left to the CUDA provider, which refuses what it does not know.
+    if close and close[0] in _OWN:
+        raise SideError(f"side {text!r}: there is no {name}.{meant} {_known([*_OWN, *options])}.")
+
+
+def _known(names: Sequence[str]) -> str:
+    return f"Known are {', '.join(names)} and {', '.join(f'{entry}NAME' for entry in _ENTRIES)}"
 
 
 def _choice(text: str, name: str, value: str, known: dict[str, str]) -> str:

@@ -13,10 +13,11 @@ MEASURES = ("equal", "max abs", "mean abs", "max rel", "max ULP", "special")
 
 def to_text(found: Comparison) -> str:
     """Return the judgement and its reasons as lines; tables are the command's."""
-    return "\n".join(_lines(found))
+    return "\n".join(lines(found))
 
 
-def _lines(found: Comparison) -> Iterator[str]:
+def lines(found: Comparison) -> Iterator[str]:
+    """Yield the same, line by line; names of the model's are as they are, line breaks included."""
     yield f"{found.expected}: A ({found.a}) against B ({found.b})"
     for reason in found.reasons:
         yield f"  {reason}"
@@ -35,10 +36,13 @@ def _lines(found: Comparison) -> Iterator[str]:
         yield f"  note: {note}"
 
 
-def cells(found: Difference | None) -> list[str]:
-    """Return a difference as table cells: share of equal values, max and mean absolute, max relative, max ULP, rest."""
+def cells(found: Difference | None, *, same: bool = False) -> list[str]:
+    """Return a difference as table cells: share of equal values, max and mean absolute, max relative, max ULP, rest.
+
+    ``same`` says of what is no array whether both sides have the same.
+    """
     if found is None:
-        return ["", "", "", "", "", "no array"]
+        return ["100%" if same else "", "", "", "", "", "no array"]
     if found.mismatch is not None:
         return ["", "", "", "", "", found.mismatch]
     share = found.equal / found.size if found.size else 1.0

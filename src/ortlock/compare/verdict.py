@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ortlock.compare.result import Comparison, Expected, NodeComparison, OutputComparison, Rounding
 
@@ -24,6 +24,10 @@ def verdict(
     off: Comparison | None,
     *,
     judged: bool,
+    complete: bool = True,
+    varying: Sequence[str] = (),
+    models: Sequence[str] = (),
+    whole: Callable[[], tuple[bool, list[str]]],
 ) -> tuple[Expected, list[str]]:
     """Return the judgement and its reasons, the weightiest first.
 
@@ -34,13 +38,25 @@ def verdict(
         nodes: its nodes.
         off: the same comparison with TF32 off.
         judged: whether nodes were looked at.
+        complete: whether both sides have the same outputs.
+        varying: the sides whose outputs differ from run to run by themselves.
+        models: what the sides' models differ in.
+        whole: judges the outputs where no node differs by itself.
     """
     sides = (("A", a), ("B", b))
-    if all(output.difference is not None and output.difference.same for output in outputs) and outputs:
+    if varying:
+        which = " and ".join(varying)
+        verb = "differ" if len(varying) > 1 else "differs"
+        text = f"{which} {verb} from run to run, so one run tells nothing of how far the sides are apart."
+        return Expected.UNKNOWN, [f"{text} `ortlock verify` names the node."]
+    if complete and outputs and all(output.same for output in outputs):
         return Expected.SAME, ["Every output has the same bits on both sides."]
     if any(output.difference is not None and output.difference.mismatch for output in outputs):
         shapes = [f"{o.name}: {o.difference.mismatch}" for o in outputs if o.difference and o.difference.mismatch]
         return Expected.NO, [f"Outputs have other shapes or types: {'; '.join(shapes)}."]
+    if models:
+        first = next((node.label for node in nodes if node.difference is not None and not node.difference.same), None)
+        return Expected.UNKNOWN, [*models, *([f"The first node that differs is {first}."] if first else [])]
     if not judged:
         return Expected.UNKNOWN, ["Nodes were not looked at, so nothing is known of why the outputs differ."]
     wrong = [
@@ -66,8 +82,8 @@ def verdict(
         return Expected.UNKNOWN, [*reasons, text if nodes else "No node could be compared."]
     rounded = [node for node in nodes if node.difference is not None and not node.difference.same]
     if not rounded:
-        reasons.append("No node differs when the graph is not optimised: the sides' graph optimisations differ.")
-        return Expected.UNKNOWN, reasons
+        within, more = whole()
+        return Expected.YES if within else Expected.UNKNOWN, [*reasons, *more]
     longest = max(rounded, key=lambda node: node.length or 0)
     text = f"All {len(nodes)} nodes are within what rounding allows, given the inputs that each had"
     if longest.length and longest.length > 1:

@@ -1,4 +1,7 @@
-"""Where the nodes of a graph are drawn: a column for each step from the inputs, a row for each node in it."""
+"""Where the nodes of a graph are drawn: a column for each step from the inputs, a row for each node in it.
+
+Columns that do not fit beside each other go on in the next line, as text does.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,10 @@ CELL = 22
 BOX = 14
 _MARGIN = 8
 _MOST_EDGES = 4000
+COLUMNS = 53
+"""Of one line: a picture is at most 1,182 pixels wide."""
+_GAP = 10
+"""Between two lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ class Drawing:
     height: int
     boxes: tuple[Box, ...]
     edges: tuple[tuple[int, int, int, int], ...]
-    """x and y of each end; left out where there are too many to be seen."""
+    """x and y of each end; left out between two lines, and where there are too many to be seen."""
     legend: tuple[tuple[str, str, int], ...]
     """CSS class, text and number of nodes."""
 
@@ -74,8 +81,11 @@ def draw(graph: Graph, judge: Callable[[GraphNode], tuple[str, str]], legend: Ma
         rows[node.index] = filled.get(column, 0)
         filled[column] = rows[node.index] + 1
 
+    tops, bottom = _lines(filled)
+
     def place(index: int) -> tuple[int, int]:
-        return _MARGIN + columns[index] * CELL, _MARGIN + rows[index] * CELL
+        line, column = divmod(columns[index], COLUMNS)
+        return _MARGIN + column * CELL, tops[line] + rows[index] * CELL
 
     boxes, counts = [], dict.fromkeys(legend, 0)
     for node in drawn:
@@ -85,12 +95,26 @@ def draw(graph: Graph, judge: Callable[[GraphNode], tuple[str, str]], legend: Ma
     edges = []
     for index, sources in before.items():
         for source in sources:
+            if columns[source] // COLUMNS != columns[index] // COLUMNS:
+                continue
             (x, y), (to_x, to_y) = place(source), place(index)
             edges.append((x + BOX, y + BOX // 2, to_x, to_y + BOX // 2))
     return Drawing(
-        2 * _MARGIN + CELL * (max(columns.values(), default=0) + 1),
-        2 * _MARGIN + CELL * max(filled.values(), default=1),
+        2 * _MARGIN + CELL * min(COLUMNS, max(columns.values(), default=0) + 1),
+        bottom + _MARGIN,
         tuple(boxes),
         tuple(edges) if len(edges) <= _MOST_EDGES else (),
         tuple((kind, text, counts[kind]) for kind, text in legend.items() if counts[kind]),
     )
+
+
+def _lines(filled: Mapping[int, int]) -> tuple[list[int], int]:
+    """Return where each line begins and where the last one ends, from how many rows each column has."""
+    tops: list[int] = []
+    y = _MARGIN
+    for first in range(0, max(filled, default=0) + 1, COLUMNS):
+        if tops:
+            y += _GAP
+        tops.append(y)
+        y += CELL * max(filled.get(column, 1) for column in range(first, first + COLUMNS))
+    return tops, y

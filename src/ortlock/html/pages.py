@@ -102,7 +102,7 @@ def comparison_page(found: Comparison, model: bytes | None = None) -> str:
     outputs = [
         (
             output.name,
-            *cells(output.difference),
+            *cells(output.difference, same=output.same),
             "" if output.error_a is None else f"{output.error_a:.3g}",
             "" if output.error_b is None else f"{output.error_b:.3g}",
             output.closer,

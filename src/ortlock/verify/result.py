@@ -69,6 +69,8 @@ class Evidence:
     def summary(self) -> str:
         """Return it in one line."""
         ran = [stress.name for stress in self.stresses if stress.runs]
+        if not ran:
+            return f"no run was compared, {len(self.inputs)} inputs"
         text = f"{self.runs} runs, {len(self.inputs)} inputs, under: {', '.join(ran)}"
         worst = max((stress.distinct for stress in self.stresses), default=0)
         return f"{text}: {'no output differed' if worst <= 1 else f'up to {worst} distinct outputs'}"
