@@ -350,9 +350,6 @@ def test_files_that_are_no_lockfile_are_left_alone(
     assert image(tmp_path) == before
 
 
-# What follows does not hold yet: each is the shortest way to see it.
-
-
 @pytest.mark.parametrize(
     "arguments",
     [("--widths", "x"), (), ("--inputs", "none.npz"), ("--dim", "nope=1"), ("--shapes", "x:1x3x0x0")],

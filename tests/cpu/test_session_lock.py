@@ -678,9 +678,6 @@ def test_an_async_run_is_told_of_the_lockfile(tmp_path: Path, monkeypatch: pytes
     assert guard.finished([], "while running Conv node. Name:'d' Status: no memory", 0)[1].endswith("no memory")
 
 
-# What follows does not hold yet: each is the shortest way to see it.
-
-
 def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "later").mkdir()
     monkeypatch.chdir(tmp_path)
