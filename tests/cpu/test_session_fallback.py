@@ -12,7 +12,8 @@ import pytest
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
 from ortlock import NotReproducibleError, ReproducibilityWarning, ReproducibleSession
-from tests.cpu.session_models import CPU, Failing, add_model, exact_outputs, feeds
+from ortlock.report import Status
+from tests.cpu.session_models import CPU, CUDA, Failing, add_model, exact_outputs, feeds
 
 MODEL = add_model()
 EXPECTED = exact_outputs(onnxruntime.InferenceSession(MODEL).run(None, feeds()))
@@ -167,3 +168,31 @@ def test_wrong_arguments_fall_back_as_in_stock(capsys: pytest.CaptureFixture[str
     assert RUNS["run"](session) == EXPECTED
     with pytest.raises(ValueError, match="'providers' values must be"):
         ReproducibleSession(MODEL, providers=wrong, mode="strict")
+
+
+@pytest.mark.parametrize(
+    ("error", "noted"),
+    [
+        (
+            C.RuntimeException("Non-zero status returned while running Conv node. Name:'c' Failed to allocate"),
+            True,
+        ),
+        (C.Fail("Non-zero status code returned while running Reshape node. Name:'r'"), False),
+        (C.InvalidArgument("Got invalid dimensions for input: a"), False),
+    ],
+)
+@pytest.mark.parametrize("mode", ["observe", "pin"])
+def test_observe_says_what_a_failed_run_means_for_later_ones(error: Exception, noted: bool, mode: str) -> None:
+    session = ReproducibleSession(add_model(), providers=[CPU], mode=mode)
+    assert session.report().scope("run").status is Status.HOLDS
+    session._ortlock.requested = (CUDA, CPU)
+    session._sess = Failing(session._sess, error, times=1)
+    session._enable_fallback = False
+    with pytest.raises(type(error)):
+        session.run(None, feeds())
+    texts = [event.text for event in session.report().events if event.code == "failed-run"]
+    # In pin the sessions of lanes are made anew; this one has none.
+    assert len(texts) == (1 if noted and mode == "observe" else 0)
+    if texts:
+        assert "while running Conv node. Name:'c'" in texts[0]
+        assert session.report().scope("run").status is Status.UNKNOWN

@@ -22,6 +22,7 @@ from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONN
 from ortlock import native
 from ortlock.errors import LockfileError, NotReproducibleError, OrtlockError, ReproducibilityWarning
 from ortlock.lanes.choice import LaneRequest
+from ortlock.lanes.failures import leaves_stale_plan
 from ortlock.operators import NodeList, nodes_with_weights
 from ortlock.policy import Mode
 from ortlock.report import Claimed, Event, Facts, Measured, ModelIdentity, Status
@@ -158,7 +159,7 @@ class Guard:
                 self.warn(f"{operation(failure)} runs nondeterministically: {_CANDIDATES.format(failure.candidates)}")
 
     def run_failed(self, error: BaseException) -> None:
-        """Explain in strict why a run failed; return where ``error`` says it all.
+        """Explain in strict why a run failed, note in observe what it may mean for later ones; else return.
 
         Args:
             error: what ONNX Runtime raised.
@@ -166,7 +167,11 @@ class Guard:
         Raises:
             NotReproducibleError: from ``error``, where no deterministic plan was left to run.
         """
-        if self.mode is not Mode.STRICT or not isinstance(error, Exception) or isinstance(error, _CALLERS_FAULT):
+        if not isinstance(error, Exception) or isinstance(error, _CALLERS_FAULT):
+            return
+        if self.mode is Mode.OBSERVE:
+            self._note_stale_plan(error)
+        if self.mode is not Mode.STRICT:
             return
         if refused := self._refused(str(error)):
             raise refused from error
@@ -176,6 +181,8 @@ class Guard:
     def finished(self, results: Any, error: str, events: int) -> tuple[Any, str]:
         """Return what the callback of run_async() is given, results and error text, after a look at the plans."""
         if error:
+            if self.mode is Mode.OBSERVE:
+                self._note_stale_plan(RuntimeError(error))
             refused = self._refused(error) if self.mode is Mode.STRICT else None
             return results, f"{error} ({refused})" if refused else error
         try:
@@ -184,6 +191,18 @@ class Guard:
         except NotReproducibleError as refused:
             return [], str(refused)
         return results, error
+
+    def _note_stale_plan(self, error: Exception) -> None:
+        """Note where a session that stays as it is may compute with a wrong plan after ``error``."""
+        if CUDA in self.requested and leaves_stale_plan(error):
+            place = _FAILED_NODE.search(str(error))
+            where = f" {place[0]}" if place else ""
+            self.record(
+                "failed-run",
+                f"A run failed{where}. ONNX Runtime may go on with the plan of another shape, and return wrong values "
+                "from then on: make a new session, or use pin or strict, which do.",
+                Status.UNKNOWN,
+            )
 
     def no_plan(self, failure: native.PlanFailure) -> NotReproducibleError:
         """Return the error for an operation that was refused, with the nodes that it may be."""
