@@ -50,11 +50,18 @@ def test_verify_names_the_operator_that_varies(model: bytes, feed: dict[str, Any
     assert found.localised.seconds < 60
 
 
-def test_strict_holds_over_all_stresses() -> None:
-    session = ReproducibleSession(models.demo_model(), providers=[CUDA], mode="strict")
-    found = session.verify({"x": models.seeded_input((1, 3, 112, 112))}, runs=20)
+# Two sets of inputs each, so that their order can be shuffled.
+STEADY = [(models.demo_model(), "x", (1, 3, 112, 112)), *((case[0], "x", case[1]["x"].shape) for case in VARYING)]
+
+
+@pytest.mark.parametrize(("model", "name", "shape"), STEADY, ids=["demo", *(case[2] for case in VARYING)])
+def test_strict_holds_over_all_stresses(model: bytes, name: str, shape: tuple[int, ...]) -> None:
+    session = ReproducibleSession(model, providers=[CUDA], mode="strict")
+    found = session.verify([{name: models.seeded_input(shape, seed=seed)} for seed in range(2)], runs=8)
     assert found.status is Status.HOLDS, str(found)
-    assert {"lanes", "memory limit", "fresh process"} <= {stress.name for stress in found.stresses if stress.runs}
+    ran = {stress.name for stress in found.stresses if stress.runs}
+    assert {"lanes", "memory limit", "fresh process", "shuffled shapes", "little free memory"} <= ran
+    assert [stress.name for stress in found.stresses if not stress.runs] == ["fuse_conv_bias=1"]
 
 
 @pytest.mark.parametrize("mode", ["pin", "strict"])
