@@ -11,6 +11,7 @@
 #include "cudnn/functions.h"
 #include "cudnn/own_descriptor.h"
 #include "cudnn/session.h"
+#include "lanes/gate.h"
 #include "stream/stream.h"
 
 namespace py = pybind11;
@@ -206,6 +207,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("close_session", &ortlock::cudnn::close_session, py::arg("token"));
   module.def("enter", &ortlock::cudnn::enter, py::arg("token"));
   module.def("leave", &ortlock::cudnn::leave, py::arg("previous"));
+  if (!ortlock::lanes::add_gate(module.ptr())) throw py::error_already_set();
   module.def("set_has_workers", &ortlock::cudnn::set_has_workers, py::arg("token"));
   module.def("begin_async", &ortlock::cudnn::begin_async, py::arg("token"));
   module.def("end_async", &ortlock::cudnn::end_async, py::arg("token"));

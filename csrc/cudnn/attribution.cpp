@@ -161,6 +161,18 @@ std::int64_t leave(std::int64_t previous) {
   return left ? left->events() : 0;
 }
 
+Scope::Scope(SessionPtr session) {
+  ThreadState* state = thread_state();
+  if (!state) return;
+  SessionPtr previous = state->session;
+  set_session(*state, std::move(session));
+  previous_ = std::move(previous);
+}
+
+Scope::~Scope() {
+  if (ThreadState* state = thread_state()) set_session(*state, std::move(previous_));
+}
+
 void set_has_workers(std::int64_t token) {
   if (const auto session = find_session(token)) session->set_has_workers();
 }

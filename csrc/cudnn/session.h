@@ -129,6 +129,18 @@ std::int64_t enter(std::int64_t token);
 // Ends enter(); returns the number of events of the session that is left.
 std::int64_t leave(std::int64_t previous);
 
+// enter() and leave() as one object, for a session that is known.
+class Scope {
+ public:
+  explicit Scope(SessionPtr session);
+  ~Scope();
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  SessionPtr previous_;
+};
+
 // From now on the session is also in force for worker threads as long as any thread is in it.
 void set_has_workers(std::int64_t token);
 

@@ -32,6 +32,14 @@ leave = _native.leave
 """``leave(previous) -> events``: end what enter() began; returns how many events the session has recorded so far
 (nondeterministic plans that were let through or that left none to run)."""
 
+Gate = _native.Gate
+"""``Gate(token, array_type, obstacles)``: the short way of a session's runs through a free lane.
+
+``run(lanes, method, output_names, input_feed, run_options)`` calls ``method`` with a lane's session under ``token`` and
+returns what it returns; None, and nothing has run, where it is shut, no lane is free and ready, an input is not exactly
+an ``array_type``, or anything is in the dictionary ``obstacles``. ``open(idle)`` lets it take from and give back to
+the end of that list, ``shut()`` no more. ``events`` is what leave() returns."""
+
 
 @dataclass(frozen=True, slots=True)
 class InterposerState:

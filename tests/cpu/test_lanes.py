@@ -12,7 +12,7 @@ import pytest
 from onnxruntime import OrtValue
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
-from ortlock import DeviceLostError, Mode, SessionClosedError
+from ortlock import DeviceLostError, Mode, SessionClosedError, native
 from ortlock.lanes import memory, streams
 from ortlock.lanes.choice import DEFAULT_LANES, LanePlan, LaneRequest, choose, lane_request
 from ortlock.lanes.failures import leaves_stale_plan
@@ -40,7 +40,7 @@ class FakeStream:
     def drain(self) -> streams.CudaStatus:
         self.drained += 1
         if self.finds.code == 700:
-            streams._lost[self.device] = self.finds
+            streams.lost[self.device] = self.finds
             streams.check_device(self.device)
         return self.finds
 
@@ -95,7 +95,7 @@ class Bench:
         self.plan = LanePlan(count, "asked for", 0, stream, limit, cautious)
         first = self.plan.options(stream, count)
         self.owner = Session(Underlying(int(first.get(memory.LIMIT, limit or total)), self.errors))
-        self.lanes = Lanes(self.plan, self.make, self.owner)
+        self.lanes = Lanes(self.plan, self.make, self.owner, native.open_session(Mode.PIN))
 
     def make(self, more: dict[str, str]) -> Any:
         if self.cannot is not None:
@@ -118,7 +118,7 @@ def run_underlying(session: Any, needs: int, run_options: Any) -> int:
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "make", lambda device, priority: FakeStream(device))
     monkeypatch.setattr(streams, "free_memory", lambda device: None)
-    monkeypatch.setattr(streams, "_lost", {})
+    monkeypatch.setattr(streams, "lost", {})
 
 
 def together(bench: Bench, count: int) -> list[Any]:
@@ -259,7 +259,7 @@ def test_no_run_gets_the_plan_of_another_shape(lanes: int) -> None:
         made.append(Convolution(room))
         return made[-1]
 
-    held = Lanes(LanePlan(lanes, "asked for", 0, FakeStream()), make, owner)  # type: ignore[arg-type]
+    held = Lanes(LanePlan(lanes, "asked for", 0, FakeStream()), make, owner, native.open_session(Mode.PIN))  # type: ignore[arg-type]
 
     def run(session: Any, shape: int, run_options: Any) -> Any:
         return session._sess.run(shape)

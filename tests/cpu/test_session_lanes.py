@@ -42,6 +42,34 @@ def test_same_as_stock(way: str, lanes: int) -> None:
         assert ours == stock
 
 
+def test_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs of NumPy alone pass the gate; whatever else there is to decide takes the way through Python."""
+    session = ReproducibleSession(MODEL, lanes=1)
+    lanes = session._ortlock.lanes
+    called = []
+    call = lanes.call
+
+    def noted(method: Any, *arguments: Any, **more: Any) -> Any:
+        called.append(arguments[0])
+        return call(method, *arguments, **more)
+
+    monkeypatch.setattr(lanes, "call", noted)
+    assert exact_outputs(session.run(None, feeds())) == STOCK
+    assert exact_outputs(session.run(output_names=None, input_feed=feeds(), run_options=None)) == STOCK
+    assert called == []
+    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feeds().items()}
+    assert exact_outputs(session.run(None, values)) == STOCK
+    assert exact_outputs(session.run(None, {"a": [1.0, 2.0], "b": feeds()["b"]})) == STOCK
+    held = lanes.pool.take()
+    waiting = threading.Thread(target=lambda: session.run(["s"], feeds()))
+    waiting.start()
+    while lanes.pool.waiting == 0:
+        pass
+    lanes.pool.give(held)
+    waiting.join(30)
+    assert called == [None, None, ["s"]]
+
+
 def conv_model() -> bytes:
     """A small net on images of any size: convolutions, a branch, a sum."""
     rng = np.random.default_rng(5)

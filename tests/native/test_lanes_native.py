@@ -14,7 +14,7 @@ from .building import ROOT, build
 SCRIPT = """
 import ctypes, gc, sys
 import onnxruntime
-from ortlock import DeviceLostError, ReproducibleSession, _native
+from ortlock import DeviceLostError, Mode, ReproducibleSession, _native, native
 from ortlock.lanes import streams
 from ortlock.lanes.choice import LanePlan
 from ortlock.lanes.lanes import Lanes
@@ -30,7 +30,7 @@ owner = Owner(add_model())
 stream = streams.make(0, "high")
 assert stream is not None and _native.stream_count() == 1
 make = lambda more: onnxruntime.InferenceSession(add_model(), enable_fallback=0)
-lanes = Lanes(LanePlan(2, "asked for", 0, stream), make, owner)
+lanes = Lanes(LanePlan(2, "asked for", 0, stream), make, owner, native.open_session(Mode.PIN))
 del stream
 run = onnxruntime.InferenceSession.run
 held = [lanes._take() for _ in range(2)]

@@ -47,6 +47,9 @@ class LaneSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has n
 class Lane:
     """A place for one run at a time."""
 
+    # Few places in memory: these are read at every run.
+    __slots__ = ("device", "memory", "number", "ready", "served", "session", "stream")
+
     def __init__(self, number: int, device: int | None, session: Any = None, stream: Stream | None = None) -> None:
         self.number = number
         self.device = device

@@ -38,10 +38,11 @@ class Lanes(Members):
         plan: how many lanes, and what lane 0 runs on.
         make: makes the session of a further lane, with options for CUDA; None: lane 0 is all that there can be.
         owner: the session object that lane 0 belongs to; it is not kept alive.
+        token: of the session, for the native extension.
     """
 
-    def __init__(self, plan: LanePlan, make: Make | None, owner: Any) -> None:
-        super().__init__(plan, make, owner)
+    def __init__(self, plan: LanePlan, make: Make | None, owner: Any, token: int) -> None:
+        super().__init__(plan, make, owner, token)
         self._after: Run | None = None
         """Runs what came in the place of these lanes."""
         self._executor: ThreadPoolExecutor | None = None
@@ -86,6 +87,33 @@ class Lanes(Members):
             return self._alone(method, arguments, run_options, failure, self._shrunk != shrunk)
         except PoolClosed:
             raise failure from None
+
+    def give_back(self, lane: Lane) -> None:
+        """Take back a lane that the gate let somebody have."""
+        self.pool.give(lane)
+
+    def rescue(self, lane: Lane, error: BaseException, method: Run, *arguments: Any) -> Any:
+        """Do what call() does after a run that the gate let through and that failed.
+
+        Args:
+            lane: where it failed, taken.
+            error: what it raised.
+            method: what was run.
+            arguments: of the run; the run options last.
+
+        Raises:
+            Exception: as call().
+        """
+        # While a lane was taken nobody can have made room.
+        shrunk = self._shrunk
+        self._failed(lane, error)
+        if not memory.is_short(error):
+            raise error
+        *arguments_, run_options = arguments
+        try:
+            return self._alone(method, tuple(arguments_), run_options, error, self._shrunk != shrunk)
+        except PoolClosed:
+            raise error from None
 
     def call_bound(self, method: Run, binding: Any, run_options: Any = None) -> Any:
         """Run a binding on lane 0, which it was made for; raises as call()."""

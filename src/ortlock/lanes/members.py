@@ -8,6 +8,9 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
+
+from ortlock import native
 from ortlock.errors import SessionClosedError
 from ortlock.lanes import memory, streams
 from ortlock.lanes.choice import LanePlan
@@ -31,9 +34,10 @@ class Members:
         plan: how many lanes, and what lane 0 runs on.
         make: makes further sessions; None: lane 0 is all that there can be.
         owner: the session object that lane 0 belongs to; it is not kept alive.
+        token: of the session, for the native extension.
     """
 
-    def __init__(self, plan: LanePlan, make: Make | None, owner: Any) -> None:
+    def __init__(self, plan: LanePlan, make: Make | None, owner: Any, token: int) -> None:
         self.plan = plan
         self.refused: str | None = None
         """Why there are fewer lanes than were asked for."""
@@ -52,7 +56,9 @@ class Members:
         first = Lane(0, plan.device, quiet_view(owner), plan.stream)
         self._hold_stream(first)
         self._lanes = [first, *(Lane(number, plan.device) for number in range(1, plan.count))]
-        self.pool = FairPool(self._lanes, attrgetter("ready"))
+        self.gate = native.Gate(token, np.ndarray, streams.lost)
+        """The way of runs that need nothing of what is here; it refers to nothing that refers to it."""
+        self.pool = FairPool(self._lanes, attrgetter("ready"), self.gate)
 
     def sessions(self) -> list[Any]:
         """Return the underlying session of every lane; takes no lock, which a forked process might inherit taken."""

@@ -12,7 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from types import TracebackType
+from typing import Generic, Protocol, TypeVar
 
 Member = TypeVar("Member")
 
@@ -53,15 +54,40 @@ class _Request(Generic[Member]):
         self._sleep.acquire(timeout=seconds)
 
 
+class Shortcut(Protocol):
+    """Whoever may take the last of the free members, and give it back, without asking the pool."""
+
+    def open(self, idle: list[Member], /) -> object:
+        """Allow it, with the list of free members."""
+
+    def shut(self) -> object:
+        """Allow it no more."""
+
+
+class _NoShortcut:
+    def open(self, idle: object) -> None:
+        pass
+
+    def shut(self) -> None:
+        pass
+
+
 class FairPool(Generic[Member]):
     """Members for callers of many threads: each is held by one caller at a time.
 
     Args:
         members: at least one; the first is never removed.
         preferred: which of the free members are taken before the others.
+        shortcut: is open whenever nobody waits and nobody is in the pool. It must be atomic: hold the interpreter's
+            lock from looking at the list until it is changed.
     """
 
-    def __init__(self, members: Sequence[Member], preferred: Callable[[Member], bool] = lambda member: True) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        preferred: Callable[[Member], bool] = lambda member: True,
+        shortcut: Shortcut | None = None,
+    ) -> None:
         self.first = members[0]
         self._preferred = preferred
         self._members = list(members)
@@ -69,16 +95,30 @@ class FairPool(Generic[Member]):
         self._idle = list(reversed(self._members))
         self._queue: deque[_Request[Member]] = deque()
         self._lock = threading.Lock()
+        self._shortcut: Shortcut = shortcut or _NoShortcut()
         self._closed = False
         self._turn_ends = 0.0
         """When the next in the queue must be served, on the clock of time.monotonic()."""
         self._last: int | None = None
         """The thread that ends the process, and is served alone from then on."""
+        self._shortcut.open(self._idle)
+
+    def __enter__(self) -> None:
+        """Be the only one in the pool; for its own methods."""
+        self._lock.acquire()
+        self._shortcut.shut()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._queue and not self._closed and self._last is None:
+            self._shortcut.open(self._idle)
+        self._lock.release()
 
     @property
     def members(self) -> tuple[Member, ...]:
         """The members that there are."""
-        with self._lock:
+        with self:
             return tuple(self._members)
 
     @property
@@ -97,7 +137,7 @@ class FairPool(Generic[Member]):
         """
         if self._last is not None and self._last == threading.get_ident():
             return self.first if wanted is None else wanted
-        with self._lock:
+        with self:
             if self._closed:
                 raise PoolClosed
             idle = self._idle
@@ -115,7 +155,7 @@ class FairPool(Generic[Member]):
         """Give back what take() returned."""
         if self._last is not None and self._last == threading.get_ident():
             return
-        with self._lock:
+        with self:
             self._idle.append(member)
             if not self._queue:
                 return
@@ -126,7 +166,7 @@ class FairPool(Generic[Member]):
 
     def remove(self, member: Member) -> None:
         """Let the pool be without a member that take() returned and that is not the first."""
-        with self._lock:
+        with self:
             self._members.remove(member)
             # Somebody may wait for all that there are.
             self._serve()
@@ -141,7 +181,7 @@ class FairPool(Generic[Member]):
         if self._last == threading.get_ident():
             yield
             return
-        with self._lock:
+        with self:
             if self._closed:
                 raise PoolClosed
             request = self._enqueue(_Request(None, everything=True))
@@ -149,19 +189,19 @@ class FairPool(Generic[Member]):
         try:
             yield
         finally:
-            with self._lock:
+            with self:
                 self._idle = list(reversed(self._members))
                 self._serve()
 
     def shrink(self, count: int) -> list[Member]:
         """Inside alone(): keep the first ``count`` members; return the others."""
-        with self._lock:
+        with self:
             removed, self._members = self._members[count:], self._members[:count]
             return removed
 
     def close(self) -> None:
         """Inside alone(): serve nobody from now on, those in the queue included."""
-        with self._lock:
+        with self:
             self._closed = True
             while self._queue:
                 self._queue.popleft().serve()
@@ -172,7 +212,7 @@ class FairPool(Generic[Member]):
         Args:
             seconds: how long to wait for those who hold a member.
         """
-        with self._lock:
+        with self:
             if self._closed:
                 return
             request = self._enqueue(_Request(None, everything=True))
@@ -199,7 +239,7 @@ class FairPool(Generic[Member]):
                 request.wait()
         except BaseException:
             # E.g. Ctrl-C: leave the queue, or give back what came at the same moment.
-            with self._lock:
+            with self:
                 if not request.served:
                     self._queue.remove(request)
                 elif request.everything and request.granted is not None:
@@ -219,7 +259,7 @@ class FairPool(Generic[Member]):
 
     def _served(self, request: _Request[Member]) -> bool:
         """Return whether somebody who was woken is served, or can be now."""
-        with self._lock:
+        with self:
             if not request.served:
                 request.rest()
                 self._serve()

@@ -37,7 +37,7 @@ class CudaCallError(RuntimeError):
     """A call to CUDA failed, and the device is as it was."""
 
 
-_lost: dict[int, CudaStatus] = {}
+lost: dict[int, CudaStatus] = {}
 """Devices whose context is lost, with what they were lost by."""
 
 
@@ -47,7 +47,7 @@ def check_device(device: int) -> None:
     Raises:
         DeviceLostError: a sticky error was seen on it before.
     """
-    if _lost and (status := _lost.get(device)) is not None:
+    if lost and (status := lost.get(device)) is not None:
         raise DeviceLostError(device, status.code, status.text)
 
 
@@ -71,7 +71,7 @@ class Stream:
         told, sticky = _native.stream_drain(CUDA_PROVIDER_LIBRARY, self.device, self.address)
         status = CudaStatus(*told)
         if sticky:
-            _lost.setdefault(self.device, status)
+            lost.setdefault(self.device, status)
             check_device(self.device)
         return status
 
@@ -126,7 +126,7 @@ def make(device: int, priority: str) -> Stream | None:
     if status.code == _OUT_OF_MEMORY:
         raise MemoryError(f"No CUDA stream can be made on device {device}: {status.text}.")
     # Making a stream fails in no other way on a device whose context is whole.
-    _lost.setdefault(device, status)
+    lost.setdefault(device, status)
     raise DeviceLostError(device, status.code, status.text)
 
 

@@ -43,7 +43,7 @@ def establish(session: Any, guard: Guard, plan: LanePlan | None, make: Make | No
     if make is not None:
         keywords = {"read_config_from_model": int(session._read_config_from_model), **guard.keywords}
         further = partial(LaneSession, Source(session._model_path or session._model_bytes, keywords, make))
-    guard.lanes = Lanes(plan, further, session)
+    guard.lanes = Lanes(plan, further, session, guard.number)
     if guard.lane_request.count is not None and guard.lane_request.count != plan.count and guard.mode is Mode.PIN:
         guard.warn(f"lanes={guard.lane_request.count} was asked for and there is one: {plan.reason}.")
 
