@@ -57,9 +57,12 @@ def measure(name: str, sides: dict[str, Any], shape: list[int], rounds: int, run
         times(sides[side], feed, max(runs // 5, 1))
     found: dict[str, list[list[float]]] = {side: [] for side in order}
     for number in range(rounds):
-        for side in order if number % 2 == 0 else order[::-1]:
+        # Every side comes after every other one in turn, so that none always follows the same.
+        turned = order[number % len(order) :] + order[: number % len(order)]
+        for side in turned if number % 2 == 0 else turned[::-1]:
             found[side].append(times(sides[side], feed, runs))
-        note(f"{name}: round {number + 1} of {rounds}")
+        if (number + 1) % max(rounds // 5, 1) == 0:
+            note(f"{name}: round {number + 1} of {rounds}")
 
     base = [statistics.median(durations) for durations in found[STOCK]]
     figures: dict[str, Any] = {}

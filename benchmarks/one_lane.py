@@ -37,8 +37,8 @@ def main() -> None:
     """Measure, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--provider", choices=tuple(PROVIDERS), default="cuda")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--runs", type=int, default=500, help="runs a round and side")
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--runs", type=int, default=100, help="runs a round and side")
     parser.add_argument("--output", type=Path, help="default: benchmarks/results/one_lane_<provider>.json")
     args = parser.parse_args()
     provider = PROVIDERS[args.provider]

@@ -16,6 +16,7 @@ import onnxruntime
 from ortlock.errors import ReproducibilityWarning
 from ortlock.lockfile import ModelRecord, read
 from ortlock.lockfile.files import to_json
+from ortlock.model_files import ModelFiles
 from ortlock.policy import Mode, resolve_mode
 from ortlock.report import ModelIdentity
 from ortlock.session import ReproducibleSession
@@ -44,6 +45,8 @@ class Source:
 
     path: str | None = None
     data: bytes | None = None
+    files: ModelFiles | None = None
+    """What the files of the path must be; None: whatever they are."""
 
     @property
     def folder(self) -> str | None:
@@ -55,8 +58,22 @@ class Source:
 
         Raises:
             OSError: the file cannot be read.
+            ModelFileError: it has changed.
         """
-        return self.data if self.data is not None else Path(self.path or "").read_bytes()
+        if self.data is not None:
+            return self.data
+        data = Path(self.path or "").read_bytes()
+        self.check()
+        return data
+
+    def check(self) -> None:
+        """Refuse files that are not what they must be.
+
+        Raises:
+            ModelFileError: they have changed.
+        """
+        if self.files is not None:
+            self.files.check()
 
 
 @dataclass(frozen=True)
@@ -127,7 +144,10 @@ class Configuration:
         Raises:
             Exception: whatever ONNX Runtime raises, and what :class:`ortlock.ReproducibleSession` raises.
         """
-        return self._open(source.path if source.path is not None else source.data, self.lockfile, self._options())
+        source.check()
+        session = self._open(source.path if source.path is not None else source.data, self.lockfile, self._options())
+        source.check()
+        return session
 
     def open_derived(self, model: bytes, source: Source, *, optimised: bool) -> ReproducibleSession:
         """Make a session on a model that was made from ``source``, e.g. with more outputs.

@@ -525,6 +525,9 @@ def test_who_waits_runs_on_what_came_in_the_place_of_the_lanes() -> None:
         (RuntimeError("CUDA failure 2: out of memory ; GPU=0"), True),
         (RuntimeError("Available memory of 0 is smaller than requested bytes of 1048576"), True),
         (RuntimeError("CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("CUBLAS failure 3: the resource allocation failed ; expr=cublasCreate(&cublas_handle_);"), True),
+        (RuntimeError("CUDNN failure 1001: CUDNN_STATUS_NOT_INITIALIZED ; expr=cudnnCreate(&cudnn_handle_);"), True),
+        (RuntimeError("CUBLAS failure 13: the GPU program failed to execute"), False),
         (RuntimeError("CUDA failure 700: an illegal memory access was encountered"), False),
         (RuntimeError("CUDA failure 209: no kernel image"), False),
         (ValueError("Required inputs (['x']) are missing"), False),
@@ -584,7 +587,7 @@ def test_no_lanes() -> None:
     assert (on_cpu.count, on_cpu.stream, on_cpu.device) == (2, None, None)
 
 
-@pytest.mark.parametrize("lanes", [0, -1, True, 1.5, "2"])
+@pytest.mark.parametrize("lanes", [0, -1, True, 1.5, "2", 1025, 10**9])
 def test_no_number_of_lanes(lanes: Any) -> None:
     with pytest.raises(ValueError, match="is no number of lanes"):
         lane_request(lanes, "normal", Mode.PIN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ortlock.arguments import LARGEST_THREADS
 from ortlock.lanes import memory, streams
 from ortlock.policy import Mode
 from ortlock.settings import CPU, CUDA, normalise
@@ -37,8 +38,10 @@ def lane_request(lanes: int | None, stream_priority: str, mode: Mode) -> LaneReq
         raise ValueError(f"stream_priority={stream_priority!r} is no priority; choose one of 'normal', 'high'.")
     if lanes is None:
         return LaneRequest(None, stream_priority)
-    if isinstance(lanes, bool) or not isinstance(lanes, int) or lanes < 1:
-        raise ValueError(f"lanes={lanes!r} is no number of lanes; give 1 (serial) or more, or None for the default.")
+    if isinstance(lanes, bool) or not isinstance(lanes, int) or not 1 <= lanes <= LARGEST_THREADS:
+        raise ValueError(
+            f"lanes={lanes!r} is no number of lanes; give 1 (serial) to {LARGEST_THREADS}, or None for the default."
+        )
     if mode is Mode.OBSERVE:
         raise ValueError(f"lanes={lanes} needs mode 'pin' or 'strict': observe leaves streams and locks as they are.")
     return LaneRequest(lanes, stream_priority)

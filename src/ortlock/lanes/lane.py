@@ -10,6 +10,7 @@ from typing import Any
 from onnxruntime import InferenceSession
 
 from ortlock.lanes.streams import CudaStatus, Stream, all_streams
+from ortlock.model_files import ModelFiles
 
 _CLEAN = CudaStatus(0, "")
 
@@ -28,6 +29,17 @@ class Source:
     keywords: dict[str, Any]
     """Keyword arguments of ``InferenceSession``."""
     make: Make
+    files: ModelFiles | None = None
+    """What the model's files were when the first lane's session was made."""
+
+    def check(self) -> None:
+        """Refuse to make a session from other files than the first lane's.
+
+        Raises:
+            ModelFileError: they are not as they were.
+        """
+        if self.files is not None:
+            self.files.check()
 
 
 class LaneSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has no type information.
@@ -35,7 +47,10 @@ class LaneSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has n
 
     def __init__(self, source: Source, more: dict[str, str]) -> None:
         self._lane_source, self._lane_more = source, more
+        source.check()
         super().__init__(source.model, **source.keywords, enable_fallback=0)
+        # They may have changed while they were read.
+        source.check()
 
     def _create_inference_session(self, providers: Any, provider_options: Any, disabled_optimizers: Any = None) -> None:
         def stock(names: Any, options: Any) -> None:

@@ -11,7 +11,9 @@ LIMIT = "gpu_mem_limit"
 
 _SHORT = re.compile(
     r"failed to allocate memory|out of memory|bad allocation|bad_alloc|smaller than requested bytes|ALLOC_FAILED"
-    r"|ALLOCATION_FAILED|CUDA failure 2\b|cudaErrorMemoryAllocation",
+    r"|ALLOCATION_FAILED|allocation failed|CUDA failure 2\b|cudaErrorMemoryAllocation"
+    # cuBLAS and cuDNN say so of a handle that there is no memory for; whether a device is lost is asked for elsewhere.
+    r"|CUBLAS failure [13]\b|NOT_INITIALIZED",
     re.IGNORECASE,
 )
 

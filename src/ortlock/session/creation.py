@@ -18,6 +18,7 @@ from ortlock.errors import NotReproducibleError
 from ortlock.lanes import forks
 from ortlock.lanes.choice import LanePlan, choose, with_options
 from ortlock.lanes.lane import Make
+from ortlock.model_files import ModelFiles
 from ortlock.policy import Mode
 from ortlock.report.model import Status
 from ortlock.session import options as session_options
@@ -59,7 +60,7 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
         Exception: whatever ONNX Runtime raises.
     """
     guard.attempts += 1
-    guard.source = (session._model_path, session._model_bytes)
+    _look_at_source(session, guard)
     if guard.mode is Mode.STRICT:
         session._enable_fallback = False
     if guard.random_ops is RandomOps.RESTART and guard.restarted is None:
@@ -105,6 +106,22 @@ def create(session: Any, guard: Guard, stock: Stock, providers: Any, provider_op
         _tell_fallback(session, guard, during_run=during_run)
     _check(session, guard, plan, fallback=fallback)
     establish(session, guard, lanes, make)
+
+
+def _look_at_source(session: Any, guard: Guard) -> None:
+    """Note what the session is made from. Made again, it is of what the file holds by then, as in the original.
+
+    Raises:
+        ModelFileError: there is a lockfile, and it is for what the file held before.
+    """
+    guard.source = (session._model_path, session._model_bytes)
+    if session._model_path is None:
+        return
+    if guard.files is not None and guard.files.changed() is not None:
+        if guard.lock is not None:
+            guard.files.check()
+        guard.model = None
+    guard.files = ModelFiles.of(session._model_path)
 
 
 @contextmanager

@@ -67,11 +67,19 @@ def report(session: Any, guard: Guard) -> ReproducibilityReport:
     """Return the report of ``session`` as it is now."""
     facts = gather(session, guard)
     if guard.model is None:
-        guard.model = model_identity(session._model_path, session._model_bytes)
+        guard.model = _identity_of(session, guard)
     cuda = CUDA in facts.providers
     device = session.get_provider_options().get(CUDA, {}).get("device_id", "0")
     surroundings = environment(int(device), cuda=cuda, cudnn_path=facts.interposer.cudnn_path if cuda else None)
     return build(facts, guard.model, surroundings.to_dict())
+
+
+def _identity_of(session: Any, guard: Guard) -> ModelIdentity:
+    """Return which model a session runs. Where its file has become another one meanwhile, nobody knows any more."""
+    if guard.files is None:
+        return model_identity(session._model_path, session._model_bytes)
+    found = replace(model_identity(guard.files.path, None), path=session._model_path)
+    return found if guard.files.changed() is None else ModelIdentity(session._model_path, None, None)
 
 
 def model_identity(path: str | None, data: bytes | None) -> ModelIdentity:

@@ -23,6 +23,7 @@ from ortlock import native
 from ortlock.errors import LockfileError, NotReproducibleError, OrtlockError, ReproducibilityWarning
 from ortlock.lanes.choice import LaneRequest
 from ortlock.lanes.failures import leaves_stale_plan
+from ortlock.model_files import ModelFiles
 from ortlock.operators import NodeList, nodes_with_weights
 from ortlock.policy import Mode
 from ortlock.report import Claimed, Event, Facts, Measured, ModelIdentity, Status
@@ -92,6 +93,8 @@ class Guard:
         self.nodes: NodeList | None = None
         self.source: tuple[str | None, bytes | None] = (None, None)
         """The model's path and bytes."""
+        self.files: ModelFiles | None = None
+        """Its files as they were when the session was made; None for bytes."""
         self.model: ModelIdentity | None = None
         self.facts: Facts | None = None
         """Strict: what was known when the session was made."""

@@ -42,7 +42,8 @@ def establish(session: Any, guard: Guard, plan: LanePlan | None, make: Make | No
     further = None
     if make is not None:
         keywords = {"read_config_from_model": int(session._read_config_from_model), **guard.keywords}
-        further = partial(LaneSession, Source(session._model_path or session._model_bytes, keywords, make))
+        model = session._model_bytes if guard.files is None else guard.files.path
+        further = partial(LaneSession, Source(model, keywords, make, guard.files))
     guard.lanes = Lanes(plan, further, session, guard.number)
     if guard.lane_request.count is not None and guard.lane_request.count != plan.count and guard.mode is Mode.PIN:
         guard.warn(f"lanes={guard.lane_request.count} was asked for and there is one: {plan.reason}.")

@@ -75,6 +75,7 @@ def run_in_process(subject: Subject, variables: Mapping[str, str]) -> Iterator[t
             check=False,
             env=environment,
         )
+    sessions.source.check()
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         raise WorkerError(f"a new process failed ({done.returncode}): {lines[-1] if lines else 'it said nothing'}")

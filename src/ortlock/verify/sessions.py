@@ -32,12 +32,18 @@ class HowToVerify(TypedDict, total=False):
 
 
 def maker_of(session: ReproducibleSession) -> SessionMaker:
-    """Return how sessions like a given one are made."""
-    path, data = session._ortlock.source
+    """Return how sessions like a given one are made.
+
+    Raises:
+        ModelFileError: the session's model has become another one since it was made.
+    """
+    files = session._ortlock.files
     lock = session._ortlock.lock
     if lock is not None and lock.writes:
         session.save_lockfile()
-    return SessionMaker(Configuration.of(session), Source(path, data if path is None else None))
+    source = Source(data=session._ortlock.source[1]) if files is None else Source(files.path, files=files)
+    source.check()
+    return SessionMaker(Configuration.of(session), source)
 
 
 def verify_session(
