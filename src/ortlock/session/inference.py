@@ -226,6 +226,7 @@ class ReproducibleSession(KnownSession):
     def close(self) -> None:
         """Wait for the runs that hold a lane, and give up memory and streams; harmless when repeated.
 
+        Without lanes it does not wait: a run under way keeps what it needs until its end.
         What is called later, and runs that still wait for a lane, raise :class:`ortlock.SessionClosedError`.
         """
         close(self, self._ortlock)
