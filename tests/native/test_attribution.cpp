@@ -30,6 +30,25 @@ CASE(scopes_nest_and_restore) {
   TRUE(!cudnn::watching());
 }
 
+CASE(scopes_as_objects_nest_and_restore) {
+  const auto outer = cudnn::open_session(Policy::pin), inner = cudnn::open_session(Policy::strict);
+  {
+    const cudnn::Scope first(cudnn::find_session(outer));
+    TRUE(cudnn::watching());
+    {
+      const cudnn::Scope second(cudnn::find_session(inner));
+      cudnn::close_session(inner);  // it stays in force all the same
+      EQUAL(cudnn::enter(0), inner);
+      cudnn::leave(outer);
+      const cudnn::Scope nobody(nullptr);
+      EQUAL(cudnn::enter(0), 0);
+    }
+    EQUAL(cudnn::enter(outer), outer);
+  }
+  EQUAL(cudnn::enter(0), 0);
+  TRUE(!cudnn::watching());
+}
+
 CASE(a_closed_session_is_forgotten) {
   const auto token = cudnn::open_session(Policy::pin);
   cudnn::enter(token);
