@@ -362,6 +362,23 @@ def test_sums_are_bounded_by_their_length_and_magnitude(
     assert limit.max() < 1e-3 * np.abs(found.magnitude).max()
 
 
+@pytest.mark.parametrize("activation", ["Relu", "Tanh", "Sigmoid"])
+def test_an_activation_does_not_make_the_bound_of_a_convolution_smaller(activation: str) -> None:
+    rng = np.random.default_rng(0)
+    x, w = 30 * rng.standard_normal((1, 8, 6, 6)), rng.standard_normal((4, 8, 3, 3))
+    fused = helper.make_node("FusedConv", ["x", "w"], ["y"], domain="com.microsoft", activation=activation)
+    alone = bound(helper.make_node("Conv", ["x", "w"], ["y"]), x, w)
+    found = bound(fused, x, w)
+    if activation == "Relu":
+        assert (found.basis, found.length) == ("rounding", alone.length)
+        assert np.array_equal(found.magnitude, alone.magnitude)
+    else:
+        assert (found.basis, found.length) == ("assumed", alone.length + 16)
+        assert np.array_equal(found.magnitude, alone.magnitude + 1)
+    fused.attribute[0].s = b"Softmax"
+    assert REFERENCE.evaluate(fused, [x, w]) is None
+
+
 def test_norms_are_bounded() -> None:
     random = np.random.default_rng(0)
     x = (random.standard_normal((2, 5, 64)) * 3 + 10).astype(np.float32)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -132,7 +132,8 @@ def bound_of(node: onnx.NodeProto, inputs: Values, reference: Float64, evaluate:
             magnitude = evaluate(positive(node), [_abs(value) for value in inputs])
             if length is None or magnitude is None:
                 return None
-            return Bound("rounding", length, np.asarray(magnitude[0], np.float64), kind == "matrix")
+            found = Bound("rounding", length, np.asarray(magnitude[0], np.float64), kind == "matrix")
+            return _activated(node, found) if operator == "FusedConv" else found
         case "relative":
             reduced = _length(node, inputs, reference) if operator.startswith("Reduce") else 1
             return Bound("assumed", (reduced or 1) + _ASSUMED, size)
@@ -147,6 +148,16 @@ def bound_of(node: onnx.NodeProto, inputs: Values, reference: Float64, evaluate:
         return _batch_norm(node, inputs)
     if operator in ("LayerNormalization", "InstanceNormalization"):
         return _layer_norm(node, inputs)
+    return None
+
+
+def _activated(node: onnx.NodeProto, bound: Bound) -> Bound | None:
+    """Return the bound of a convolution with an activation, none of which makes a distance larger."""
+    activation = attribute(node, "activation", b"")
+    if activation in (b"", b"Relu"):
+        return bound
+    if activation in (b"Tanh", b"Sigmoid"):
+        return replace(bound, basis="assumed", length=bound.length + _ASSUMED, magnitude=bound.magnitude + 1)
     return None
 
 
@@ -166,6 +177,8 @@ def positive(node: onnx.NodeProto) -> onnx.NodeProto:
     """Return the node that sums magnitudes: its factors without their signs, and no activation."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
+    del copy.attribute[:]
+    copy.attribute.extend(one for one in node.attribute if not one.name.startswith("activation"))
     for attribute in copy.attribute:
         if attribute.name in ("alpha", "beta"):
             attribute.f = abs(attribute.f)
