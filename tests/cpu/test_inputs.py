@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from ortlock.cli.inputs import InputError, InputSpec, input_specs, load_npz, parse_dims, parse_shapes, seeded_feeds
+from ortlock.cli.inputs import InputError, InputSpec, input_specs, load_npz, parse_dims, parse_shapes
+from ortlock.cli.seeded import seeded_feeds
 
 IMAGE = InputSpec("x", "tensor(float)", ("batch", 3, "height", "width"))
 MASK = InputSpec("mask", "tensor(int64)", ("batch", "length"))
