@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 @click.option("--golden", is_flag=True, help="Write golden digests to the lockfile instead of checking them.")
 @click.option(
     "--golden-outputs",
-    type=OutputPath("an .npz file", "golden.npz"),
+    type=OutputPath("an .npz archive", "golden.npz"),
     help="FILE.npz: with --golden, also write the outputs; else say how far off they are where digests differ.",
 )
 @click.option("--runs", type=click.IntRange(1), help="Runs under each stress.  [default: 20 without --seconds]")
