@@ -21,7 +21,8 @@ import onnx
 import verify_models
 from common import note
 from ortlock import NotReproducibleError, ReproducibleSession, models
-from ortlock.cli.inputs import input_specs, seeded_feeds
+from ortlock.cli.inputs import input_specs
+from ortlock.cli.seeded import seeded_feeds
 from ortlock.digest import digest
 from ortlock.verify import Evidence
 

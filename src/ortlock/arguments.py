@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 LARGEST_THREADS = 1024
@@ -32,6 +34,17 @@ def check_seconds(name: str, value: Any) -> None:
     counts = isinstance(value, Real) and not isinstance(value, bool)
     if not counts or not math.isfinite(value) or value <= 0:
         raise ValueError(f"{name}={value!r}: give a number of seconds above 0.")
+
+
+def check_path(name: str, value: str | os.PathLike[str]) -> Path:
+    """Return an argument that is the path of a file.
+
+    Raises:
+        ValueError: it is empty, which pathlib takes for the working directory.
+    """
+    if not os.fspath(value):
+        raise ValueError(f"{name}={value!r}: the path is empty; give the path of a file.")
+    return Path(os.fspath(value))
 
 
 def check_feed(inputs: Any) -> Mapping[str, Any]:

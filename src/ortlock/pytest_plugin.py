@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -71,7 +70,7 @@ def assert_reproducible(
         GoldenOutputsError: ``golden_outputs`` cannot be read, or are not those of the lockfile.
     """
     __tracebackhide__ = True
-    from ortlock.arguments import check_feeds
+    from ortlock.arguments import check_feeds, check_path
     from ortlock.report import Status
     from ortlock.session import ReproducibleSession
     from ortlock.verify.golden import check_golden
@@ -89,7 +88,7 @@ def assert_reproducible(
     if golden_outputs is not None and lock is None:
         raise ValueError("golden_outputs goes with the golden digests of a lockfile; give lockfile too.")
     # Before all runs: a file that cannot be read is told at once.
-    arrays = GoldenOutputs(Path(golden_outputs)) if golden_outputs is not None else None
+    arrays = GoldenOutputs(check_path("golden_outputs", golden_outputs)) if golden_outputs is not None else None
     feeds = check_feeds(inputs)
     found = session.verify(feeds, runs=runs, seconds=seconds, threads=threads, stresses=stresses)
     if found.status is not Status.HOLDS:

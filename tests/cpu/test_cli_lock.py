@@ -337,10 +337,12 @@ def test_files_that_are_no_lockfile_are_left_alone(
     other.write_bytes(models.trivial())
     path = tmp_path / "lock.json"
     assert call(capsys, other, "-o", path)[0] == 0
+    binary = tmp_path / "weights.bin"
+    binary.write_bytes(b"\xff" * 9)
     before = image(tmp_path)
     for output, text in (
         (path, "it is for another model: other.onnx with sha256 "),
-        (net, "net.onnx: it is no text: "),
+        (binary, "weights.bin: it is no lockfile: it is no text. Remedy: Give another path. It was left as it is."),
         (tmp_path, "it cannot be read: Is a directory."),
     ):
         for more in ((), ("--update",), ("--json",)):

@@ -74,7 +74,11 @@ def test_the_model_of_the_other_side_is_kept(capsys: pytest.CaptureFixture[str],
     (folder / "b.onnx").write_bytes(chain(4))
     sides = ("--a", "cpu", "--b", "cpu,model=b.onnx")
     status, _, err = call(capsys, "compare", "m.onnx", *sides, "--html", "b.onnx")
-    assert (status, err) == (2, "ortlock: --html b.onnx: the command uses this file itself. Give another path.\n")
+    assert status == 2
+    assert err == (
+        "ortlock: --html b.onnx: the command uses this file itself, as the model of side 'cpu,model=b.onnx'. "
+        "Give another path.\n"
+    )
     assert (folder / "b.onnx").read_bytes() == chain(4)
 
 

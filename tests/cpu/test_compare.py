@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from ortlock import models
+from ortlock import ReproducibleSession, models
 from ortlock.cli import main
 from ortlock.compare.carried import Carried, carry
 from ortlock.compare.evaluating import weights_of
@@ -494,6 +494,37 @@ def test_what_onnx_runtime_refuses_is_passed_on(
     assert (status, err) == (
         2,
         "ortlock: side 'cpu': ONNX Runtime refuses an option: Unknown provider option: \"x\".\n",
+    )
+
+
+@pytest.mark.parametrize("derived", [False, True])
+def test_sessions_that_move_in_mid_life_tell_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, derived: bool
+) -> None:
+    """A run that fails in the provider makes ONNX Runtime go on with another one, with its answers."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(chain(1))
+    run, providers = ReproducibleSession.run, ReproducibleSession.get_providers
+    moved: set[int] = set()
+
+    def moving(self: Any, *arguments: Any) -> Any:
+        # Sessions with the model's nodes laid open are made from bytes.
+        if (self._model_path is None) == derived:
+            moved.add(id(self))
+        return run(self, *arguments)
+
+    monkeypatch.setattr(ReproducibleSession, "run", moving)
+    monkeypatch.setattr(
+        ReproducibleSession,
+        "get_providers",
+        lambda self: ["OtherExecutionProvider"] if id(self) in moved else providers(self),
+    )
+    status, out, err = call(capsys, path, "--a", "cpu", "--b", "cpu,threads=1", "--dim", "n=4")
+    side = "" if derived else "side A (cpu): "
+    assert (status, out) == (2, "")
+    assert err == (
+        f"ortlock: {side}ONNX Runtime moved a session from CPUExecutionProvider to OtherExecutionProvider, so nothing "
+        "can be told of CPUExecutionProvider. `ortlock doctor` says whether it can be used.\n"
     )
 
 

@@ -10,9 +10,11 @@ import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from ortlock.cli.inputs import InputError, InputSpec, input_specs, load_npz, parse_dims, parse_shapes, seeded_feeds
+from ortlock.cli.inputs import InputError, InputSpec, input_specs, load_npz, parse_dims, parse_shapes
+from ortlock.cli.seeded import seeded_feeds
 
 IMAGE = InputSpec("x", "tensor(float)", ("batch", 3, "height", "width"))
 MASK = InputSpec("mask", "tensor(int64)", ("batch", "length"))
@@ -32,16 +34,69 @@ def test_an_unset_first_axis_is_one() -> None:
 def test_open_dimensions_are_listed() -> None:
     with pytest.raises(InputError, match=r"no size: height, width. Set them with --dim height=N --dim width=N"):
         seeded_feeds([IMAGE], 0, {}, {})
-    with pytest.raises(InputError, match=r"no size: x\[1\]. Set them with --shapes"):
-        seeded_feeds([InputSpec("x", "tensor(float)", (1, None))], 0, {}, {})
+    # One that is left out needs none.
+    optional = InputSpec("o", "optional(tensor(float))", (1, "length"))
+    assert set(seeded_feeds([optional], 0, {}, {})[0]) == set()
+
+
+@pytest.mark.parametrize(
+    ("specs", "told"),
+    [
+        (
+            [InputSpec("x", "tensor(float)", (None, None))],
+            "no size: axis 1 of input x (without a name). Set them with --shapes x:AxB.",
+        ),
+        (
+            [InputSpec("x", "tensor(float)", (None, 3, None, "?")), InputSpec("m", "tensor(bool)", (1, "seq len"))],
+            "no size: seq len, axis 2 of input x (without a name), axis 3 of input x (without a name). "
+            "Set them with --dim 'seq len'=N --shapes x:Ax3xBxC.",
+        ),
+    ],
+)
+def test_open_dimensions_without_a_name_are_those_of_an_input(specs: list[InputSpec], told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        seeded_feeds(specs, 0, {}, {})
+    assert str(caught.value) == f"these dimensions of the model have {told}"
 
 
 def test_a_shape_binds_the_dimensions_that_other_inputs_share() -> None:
     mask = InputSpec("mask", "tensor(int64)", ("batch", "height"))
     feeds = seeded_feeds([IMAGE, mask], 0, {}, parse_shapes("x:2x3x8x9,4x3x5x6"))
     assert [feed["mask"].shape for feed in feeds] == [(2, 8), (4, 5)]
-    # An explicit --dim comes first.
-    assert seeded_feeds([IMAGE, mask], 0, {"height": 7}, parse_shapes("x:2x3x8x9"))[0]["mask"].shape == (2, 7)
+    agreeing = parse_shapes("x:2x3x8x9,mask:2x8")
+    assert seeded_feeds([IMAGE, mask], 0, {"height": 8, "width": 9}, agreeing)[0]["mask"].shape == (2, 8)
+
+
+PAIR = [InputSpec(name, "tensor(float)", ("N", 3)) for name in "xz"]
+
+
+@pytest.mark.parametrize(
+    ("specs", "dims", "shapes", "told"),
+    [
+        (PAIR, {"N": 2}, "x:4x3", "--dim N=2 and --shapes x:4x3 contradict each other: the model's dimension N"),
+        (PAIR, {}, "x:2x3,z:4x3", "--shapes x:2x3 and --shapes z:4x3 contradict each other: the model's dimension N"),
+        # The input with one shape keeps it for every shape of the other.
+        (PAIR, {}, "x:2x3,4x3,z:2x3", "--shapes x:4x3 and --shapes z:2x3 contradict each other"),
+        ([InputSpec("s", "tensor(float)", ("N", "N"))], {}, "s:2x4", "--shapes s:2x4: the model's dimension N"),
+    ],
+)
+def test_a_dimension_has_one_size(specs: list[InputSpec], dims: dict[str, int], shapes: str, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        seeded_feeds(specs, 0, dims, parse_shapes(shapes))
+    text = str(caught.value)
+    assert text.startswith(told)
+    assert "N would be 2 and 4. " in text or "N would be 4 and 2. " in text
+
+
+def test_shapes_in_turn_contradict_nothing() -> None:
+    feeds = seeded_feeds(PAIR, 0, {}, parse_shapes("x:2x3,4x3,z:2x3,4x3"))
+    assert [(feed["x"].shape, feed["z"].shape) for feed in feeds] == [((2, 3), (2, 3)), ((4, 3), (4, 3))]
+
+
+def test_a_dimension_that_is_given_twice() -> None:
+    assert parse_dims(["N=2", "M=1", "N=2"]) == {"N": 2, "M": 1}
+    with pytest.raises(InputError, match=r"--dim N=2 and --dim N=3 contradict each other. Give N one size."):
+        parse_dims(["N=2", "N=3"])
 
 
 def test_several_shapes_make_several_feeds() -> None:
@@ -162,6 +217,41 @@ def test_npz_files(tmp_path: Path) -> None:
         load_npz(_with(tmp_path, x=1, mask=2), [MASK])
     optional = InputSpec("o", "optional(tensor(float))", (1,))
     assert set(load_npz(path, [IMAGE, optional])) == {"x"}
+
+
+@pytest.mark.parametrize(
+    ("type_", "array", "told"),
+    [
+        ("tensor(float)", np.ones(2), "x is float64, the model takes float32. Write it with array.astype("),
+        ("optional(tensor(float))", np.ones(2, np.int32), "x is int32, the model takes float32. Write it with"),
+        ("tensor(bfloat16)", np.ones(2, np.uint16), "x is uint16, the model takes tensor(bfloat16), which an .npz"),
+        ("tensor(bfloat16)", np.ones(2, np.int32), "x is int32, the model takes tensor(bfloat16), which an .npz"),
+        (
+            "tensor(float8e5m2)",
+            np.ones(2, np.uint8),
+            "cannot hold. Leave --inputs out for made-up values, or put a Cast",
+        ),
+        ("seq(tensor(float))", np.ones(2, np.float32), "cannot hold. Use a model whose inputs are tensors"),
+        ("tensor(string)", np.ones(2, np.int32), "x is int32, the model takes text. Write it with array.astype(str)."),
+        ("tensor(string)", np.array([b"a", b"b"]), "x is |S1, the model takes text. Write it with array.astype(str)."),
+    ],
+)
+def test_npz_files_of_other_types(tmp_path: Path, type_: str, array: NDArray[Any], told: str) -> None:
+    path = tmp_path / "in.npz"
+    np.savez(path, x=array)
+    with pytest.raises(InputError) as caught:
+        load_npz(path, [InputSpec("x", type_, ())])
+    assert str(caught.value).startswith(f"--inputs {path}: x is {array.dtype}, the model takes ")
+    assert told in str(caught.value)
+
+
+def test_npz_files_of_text(tmp_path: Path) -> None:
+    path = tmp_path / "in.npz"
+    np.savez(path, x=np.array([b"a", b"b"]).astype(str))
+    feed = load_npz(path, [InputSpec("x", "tensor(string)", (2,))])
+    assert feed["x"].tolist() == ["a", "b"]
+    with pytest.raises(InputError, match=r"x has the shape \[2\], the model takes \[3\]"):
+        load_npz(path, [InputSpec("x", "optional(tensor(string))", (3,))])
 
 
 @pytest.mark.parametrize("content", ["not a zip", "empty", "one array", "cut short", "missing"])

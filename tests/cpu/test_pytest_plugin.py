@@ -12,7 +12,8 @@ from onnx import helper
 
 from ortlock import GoldenOutputsError, ReproducibleSession, models
 from ortlock.cli import main
-from ortlock.cli.inputs import input_specs, seeded_feeds
+from ortlock.cli.inputs import input_specs
+from ortlock.cli.seeded import seeded_feeds
 from ortlock.pytest_plugin import assert_reproducible
 from ortlock.report import Status
 from ortlock.verify import Evidence

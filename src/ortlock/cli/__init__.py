@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Whatever goes wrong is told in one line on standard error; with ``ORTLOCK_DEBUG=1`` the traceback comes too.
     """
     try:
+        _never_fail_to_print()
         arguments = list(sys.argv[1:] if arguments is None else arguments)
         if not arguments:
             print(app.get_help(click.Context(app, info_name="ortlock")))
@@ -60,3 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"ortlock: {explain(error)}", file=sys.stderr)
         return BAD_INPUT
+
+
+def _never_fail_to_print() -> None:
+    """Escape what the terminal's encoding lacks: a file's name may hold any character."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -9,13 +9,14 @@ import click
 from ortlock.audit import Verdict, audit
 from ortlock.audit.model import ACTUAL_NODES
 from ortlock.audit.text import explanations, file_line, headline, rows
+from ortlock.cli.files import model_argument
 from ortlock.cli.options import BAD_INPUT, DOES_NOT_HOLD, HOLDS, json_option, printable, show_json, show_table
 
 _STATUS = {Verdict.HOLDS: HOLDS, Verdict.VIOLATED: DOES_NOT_HOLD, Verdict.UNKNOWN: BAD_INPUT}
 
 
 @click.command("audit")
-@click.argument("model", type=click.Path(path_type=Path))
+@model_argument
 @click.option(
     "--provider",
     type=click.Choice(("cuda", "cpu")),

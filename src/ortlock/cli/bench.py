@@ -14,6 +14,7 @@ import click
 
 from ortlock.cli.errors import cannot_load, does_not_run, readable_model
 from ortlock.cli.feeds import chosen_feeds, input_options
+from ortlock.cli.files import model_argument
 from ortlock.cli.inputs import Feed, input_specs
 from ortlock.cli.options import (
     DOES_NOT_HOLD,
@@ -58,7 +59,7 @@ class Side:
 
 
 @click.command("bench")
-@click.argument("model", type=click.Path(path_type=Path))
+@model_argument
 @provider_option
 @input_options
 @click.option("--sessions", type=click.IntRange(1), default=3, show_default=True, help="Sessions for distinct outputs.")

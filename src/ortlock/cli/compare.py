@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ortlock.cli.errors import CommandError, cannot_load, cause_of, does_not_run, readable_model
-from ortlock.cli.feeds import chosen_feeds, input_options
+from ortlock.cli.feeds import chosen_feeds, input_files, input_options
+from ortlock.cli.files import Used, check_files, model_argument
 from ortlock.cli.inputs import Feed, InputSpec, input_specs
 from ortlock.cli.options import (
     BAD_INPUT,
@@ -39,7 +40,7 @@ _LISTED = 30
 
 
 @click.command("compare")
-@click.argument("model", type=click.Path(path_type=Path))
+@model_argument
 @click.option("--a", "side_a", required=True, metavar="SIDE", help="cpu, cuda, precision=tf32, lockfile=FILE, ...")
 @click.option("--b", "side_b", required=True, metavar="SIDE", help="The other side, in the same way.")
 @input_options
@@ -78,9 +79,9 @@ def command(
         sides = [parse_side(text, model, default) for text in (side_a, side_b)]
         for side in sides:
             readable_model(side.path)
-        check_page(
-            html, (model, *inputs, *(side.path for side in sides), *(one.maker.configuration.lockfile for one in sides))
-        )
+        if html is not None:
+            check_files(Used("MODEL", model), input_files(inputs), _files_of(sides), Used("--html", html, written=True))
+            check_page(html)
         for side in sides:
             if side.cuda:
                 choose_providers("cuda")
@@ -140,6 +141,13 @@ def command(
     if Expected.NO in verdicts:
         return DOES_NOT_HOLD
     return BAD_INPUT if Expected.UNKNOWN in verdicts or not written else HOLDS
+
+
+def _files_of(sides: Sequence[Side]) -> list[Used]:
+    """Return the files that the sides name."""
+    models = [Used(f"the model of side {side.text!r}", side.path) for side in sides]
+    lockfiles = [(side.text, side.maker.configuration.lockfile) for side in sides]
+    return models + [Used(f"the lockfile of side {text!r}", Path(file)) for text, file in lockfiles if file is not None]
 
 
 def _wants_cuda(*texts: str) -> bool:

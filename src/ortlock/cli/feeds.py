@@ -8,14 +8,16 @@ from typing import Any, TypeVar
 
 import click
 
-from ortlock.cli.inputs import Feed, InputError, InputSpec, load_npz, parse_dims, parse_shapes, seeded_feeds
+from ortlock.cli.files import FilePath, Used
+from ortlock.cli.inputs import Feed, InputError, InputSpec, load_npz, parse_dims, parse_shapes
+from ortlock.cli.seeded import seeded_feeds
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.option(
         "--inputs",
-        type=click.Path(path_type=Path),
+        type=FilePath(),
         multiple=True,
         help="FILE.npz, one array an input; may be repeated.",
     ),
@@ -37,6 +39,11 @@ def input_options(command: _Command) -> _Command:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def input_files(inputs: Sequence[Path]) -> list[Used]:
+    """Return the files that ``--inputs`` names."""
+    return [Used("--inputs", path) for path in inputs]
 
 
 def chosen_feeds(

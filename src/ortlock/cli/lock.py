@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from ortlock.cli.errors import CommandError, cannot_load, does_not_run, readable_model
-from ortlock.cli.feeds import chosen_feeds, input_options, widths_option
+from ortlock.cli.feeds import chosen_feeds, input_files, input_options, widths_option
+from ortlock.cli.files import OutputPath, Used, check_files, model_argument
 from ortlock.cli.inputs import Feed, InputError, input_specs
 from ortlock.cli.options import (
     DOES_NOT_HOLD,
@@ -40,8 +41,14 @@ class _Check:
 
 
 @click.command("lock")
-@click.argument("model", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The lockfile; added to if there.")
+@model_argument
+@click.option(
+    "-o",
+    "--output",
+    type=OutputPath("a lockfile", "model.lock.json"),
+    required=True,
+    help="The lockfile; added to if there.",
+)
 @provider_option
 @input_options
 @widths_option
@@ -69,6 +76,7 @@ def command(
     from ortlock import ReproducibleSession, digest
 
     path = str(readable_model(model))
+    check_files(Used("MODEL", model), input_files(inputs), Used("-o", output, written=True, locked=True))
     started = time.perf_counter()
     with nothing_but_json(as_json), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -110,7 +110,7 @@ def choose_providers(choice: str) -> list[str]:
     if choice == "cuda":
         raise CommandError(
             f"{CUDA}: asked for, and ONNX Runtime {onnxruntime.__version__} cannot use it here: {problem}. "
-            "`ortlock doctor` says what is missing; --provider cpu runs on the CPU."
+            "`ortlock doctor` says what is missing; ask for cpu to run on the CPU."
         )
     if offered:
         print(f"ortlock: {CUDA} cannot be used: {problem}. Running on the CPU.", file=sys.stderr)
@@ -146,7 +146,7 @@ def same_provider(session: Any, wanted: str, side: str, printed: str = "") -> No
         cause = f": {told[1].rstrip('. ')}" if told else ""
         raise CommandError(
             f"{side}: ONNX Runtime moved the session from {wanted} to {used}{cause}, so nothing can be told of "
-            f"{wanted}. `ortlock doctor` says whether it can be used; --provider cpu compares on the CPU."
+            f"{wanted}. `ortlock doctor` says whether it can be used; ask for cpu to run on the CPU."
         )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from ortlock.cli.errors import CommandError, cause_of
+from ortlock.cli.files import OutputPath
 from ortlock.lockfile.atomic import replacing
 
 MARKER = b'<meta name="generator" content="ortlock">'
@@ -17,26 +18,22 @@ MARKER = b'<meta name="generator" content="ortlock">'
 
 _LOOKED_AT = 4096
 
-html_option = click.option("--html", type=click.Path(path_type=Path), help="Also write a page for a browser to FILE.")
+html_option = click.option(
+    "--html", type=OutputPath("a page", "page.html"), help="Also write a page for a browser to FILE."
+)
 
 
-def check_page(path: Path | None, used: Iterable[Path | str | None]) -> None:
+def check_page(path: Path | None) -> None:
     """Check that a page can be written to ``path`` and takes the place of nothing but an older page.
 
     Args:
         path: value of ``--html``; None where it was not given.
-        used: the files that the command reads or writes beside it.
 
     Raises:
-        CommandError: it cannot be written, is one of ``used``, or a file that ortlock has not written as a page.
+        CommandError: it cannot be written, or is a file that ortlock has not written as a page.
     """
     if path is None:
         return
-    if str(path) == "-":
-        raise CommandError("--html -: a page goes to a file. Give a path, e.g. --html page.html.")
-    for other in used:
-        if other is not None and _same(path, Path(other)):
-            raise CommandError(f"--html {path}: the command uses this file itself. Give another path.")
     try:
         problem = _problem(path)
     except OSError as error:
@@ -82,11 +79,3 @@ def _problem(path: Path) -> str | None:
         start = file.read(_LOOKED_AT)
     # Nothing is lost with an empty file.
     return "there is a file that is no page of ortlock's" if start and MARKER not in start else None
-
-
-def _same(one: Path, other: Path) -> bool:
-    try:
-        return one.resolve() == other.resolve() or one.samefile(other)
-    except OSError:
-        # One of the two is not there yet.
-        return False

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ortlock.cli.errors import CommandError, cannot_load, does_not_run, readable_model
-from ortlock.cli.feeds import chosen_feeds, input_options
+from ortlock.cli.feeds import chosen_feeds, input_files, input_options
+from ortlock.cli.files import OutputPath, Used, check_files, model_argument
 from ortlock.cli.inputs import Feed, input_specs
 from ortlock.cli.options import (
     BAD_INPUT,
@@ -40,16 +41,20 @@ if TYPE_CHECKING:
 
 
 @click.command("verify")
-@click.argument("model", type=click.Path(path_type=Path))
+@model_argument
 @provider_option
 @provider_settings
 @input_options
 @click.option("--mode", type=click.Choice(("observe", "pin", "strict")), help="Default: ORTLOCK_MODE, else pin.")
-@click.option("--lock", type=click.Path(path_type=Path), help="Replay this lockfile, and check its golden digests.")
+@click.option(
+    "--lock",
+    type=OutputPath("a lockfile", "model.lock.json"),
+    help="Replay this lockfile, and check its golden digests.",
+)
 @click.option("--golden", is_flag=True, help="Write golden digests to the lockfile instead of checking them.")
 @click.option(
     "--golden-outputs",
-    type=click.Path(path_type=Path),
+    type=OutputPath("an .npz archive", "golden.npz"),
     help="FILE.npz: with --golden, also write the outputs; else say how far off they are where digests differ.",
 )
 @click.option("--runs", type=click.IntRange(1), help="Runs under each stress.  [default: 20 without --seconds]")
@@ -102,9 +107,12 @@ def command(
         raise CommandError("--golden writes to a lockfile; give --lock FILE too.")
     if golden_outputs is not None and lock is None:
         raise CommandError("--golden-outputs goes with the golden digests of a lockfile; give --lock FILE too.")
-    check_page(html, (model, lock, golden_outputs, *inputs))
-    # Before all runs: a file that cannot be read is told at once.
-    arrays = GoldenOutputs(golden_outputs) if golden_outputs is not None and not golden else None
+    _check_files(model, inputs, lock, golden_outputs, html, golden)
+    check_page(html)
+    # Before all runs and before anything is written: a file that cannot be read is told at once.
+    arrays = None
+    if golden_outputs is not None and (not golden or golden_outputs.exists()):
+        arrays = GoldenOutputs(golden_outputs)
     with nothing_but_json(as_json), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session = _session(path, with_settings(choose_providers(provider), settings), mode, lock, golden)
@@ -160,6 +168,16 @@ def command(
     if Status.VIOLATED in statuses:
         return DOES_NOT_HOLD
     return BAD_INPUT if Status.UNKNOWN in statuses or not written_page else HOLDS
+
+
+def _check_files(
+    model: Path, inputs: Sequence[Path], lock: Path | None, outputs: Path | None, html: Path | None, golden: bool
+) -> None:
+    """Check that no file is used for two things; with ``golden`` the lockfile and the golden outputs are written."""
+    locked = (("--lock", lock), ("--golden-outputs", outputs))
+    given = [Used(name, path, written=golden, locked=golden) for name, path in locked if path is not None]
+    given += [Used("--html", html, written=True)] if html is not None else []
+    check_files(Used("MODEL", model), input_files(inputs), given)
 
 
 def _session(path: str, providers: Sequence[Any], mode: str | None, lock: Path | None, golden: bool) -> Any:

@@ -14,7 +14,7 @@ from ortlock.compare.evaluating import evaluate_whole, inputs_of, weights_of
 from ortlock.compare.judging import UNKNOWN, judge
 from ortlock.compare.metrics import Difference, difference
 from ortlock.compare.models import told_apart
-from ortlock.compare.observing import observed
+from ortlock.compare.observing import MovedError, check_provider, observed
 from ortlock.compare.reference import Reference
 from ortlock.compare.result import Comparison, NodeComparison, OutputComparison
 from ortlock.compare.verdict import verdict
@@ -100,6 +100,7 @@ def compare(
     Raises:
         GraphError: a model cannot be read.
         SideFailedError: a side does not run with these inputs.
+        MovedError: ONNX Runtime moved a side's session to another provider.
         Exception: whatever ONNX Runtime raises.
     """
     notes: list[str] = []
@@ -171,6 +172,9 @@ def _outputs(side: Compared, name: str, feed: Mapping[str, Any]) -> tuple[dict[s
         names = [value.name for value in runner.get_outputs()]
         first = list(runner.run(None, feed))
         second = list(runner.run(None, feed))
+        check_provider(runner, side.maker)
+    except MovedError as error:
+        raise MovedError(f"side {name} ({side.text}): {error}") from error
     except OrtlockError:
         raise
     except Exception as error:

@@ -27,7 +27,9 @@ _WAIT_SECONDS = 60.0
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
-_RESTORE = "Restore it from version control, or remove it and record again. It was left as it is."
+_RESTORE = "Restore it from version control, or record to another path. It was left as it is."
+
+_ANOTHER = "Give another path. It was left as it is."
 
 
 def read(path: Path) -> Lockfile | None:
@@ -41,7 +43,7 @@ def read(path: Path) -> Lockfile | None:
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:
-        raise LockfileError(path, f"it is no text: {error.reason} at byte {error.start}.", _RESTORE) from error
+        raise LockfileError(path, "it is no lockfile: it is no text.", _ANOTHER) from error
     except OSError as error:
         raise LockfileError(path, f"it cannot be read: {error.strerror}.", "Check its path and permissions.") from error
     except ValueError as error:  # a path that cannot be one
@@ -193,6 +195,11 @@ def _line_of_second(text: str, key: str) -> int:
     return text.count("\n", 0, max(text.find(quoted, text.find(quoted) + 1), 0)) + 1
 
 
+def lock_of(path: Path) -> Path:
+    """Return the file beside ``path`` that keeps other processes out while it is written."""
+    return Path(f"{path}.lock")
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Keep other processes from writing a file inside the block.
@@ -200,7 +207,7 @@ def locked(path: Path) -> Iterator[None]:
     Raises:
         LockfileError: its folder cannot be written to, or another process does not let go of it.
     """
-    lock = filelock.FileLock(f"{path}.lock", timeout=_WAIT_SECONDS)
+    lock = filelock.FileLock(lock_of(path), timeout=_WAIT_SECONDS)
     try:
         # FileLock would make a missing folder, and wait for a file that cannot be made.
         Path(lock.lock_file).open("ab").close()

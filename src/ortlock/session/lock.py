@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import warnings
@@ -16,6 +15,7 @@ import onnxruntime
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
 from ortlock import native
+from ortlock.arguments import check_path
 from ortlock.environment import environment
 from ortlock.errors import LockfileError, NotReproducibleError, ReproducibilityWarning
 from ortlock.lockfile import (
@@ -61,7 +61,7 @@ def lock_request(lockfile: Any, lock_mode: str | None, mode: Mode) -> LockReques
     """Return what the arguments ``lockfile`` and ``lock_mode`` ask for.
 
     Raises:
-        ValueError: they do not go together, or ``lock_mode`` names no mode.
+        ValueError: they do not go together, ``lockfile`` is empty, or ``lock_mode`` names no mode.
     """
     if lockfile is None:
         if lock_mode is not None:
@@ -74,7 +74,7 @@ def lock_request(lockfile: Any, lock_mode: str | None, mode: Mode) -> LockReques
         raise ValueError(f"lock_mode={lock_mode!r} is no lock mode; choose one of {names}.") from None
     if mode is Mode.OBSERVE and chosen is not LockMode.REPLAY:
         raise ValueError(f"lock_mode={str(chosen)!r} needs mode 'pin' or 'strict': observe makes no choices to record.")
-    return LockRequest(Path(os.fspath(lockfile)), chosen)
+    return LockRequest(check_path("lockfile", lockfile), chosen)
 
 
 class SessionLock:
