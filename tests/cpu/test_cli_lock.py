@@ -71,7 +71,7 @@ def test_inputs_from_a_file(capsys: pytest.CaptureFixture[str], net: Path, tmp_p
     ("arguments", "text"),
     [
         (("--widths", "8,x"), "--widths '8,x': give sizes"),
-        (("--widths", "8"), "--widths: size of x has no size; set it with --dim"),
+        (("--widths", "8", "--dim", "size=8"), "--widths varies size; leave it out of --dim"),
         (("--widths", "8", "--shapes", "x:1x3x8x8"), "both give shapes"),
         ((), "no size: size. Set them with --dim size=N"),
         (("--shapes", "x:1x4x8x8"), "axis 1 is 3 in the model, not 4"),
@@ -112,6 +112,14 @@ def test_widths_vary_the_last_axis(capsys: pytest.CaptureFixture[str], tmp_path:
     onnx.save_model(model, str(net))
     status, out, _ = call(capsys, net, "-o", tmp_path / "l.json", "--dim", "size=8", "--widths", "8:32:8", "--json")
     assert (status, json.loads(out)["shapes"]) == (0, 4)
+    status, _, err = call(capsys, net, "-o", tmp_path / "l.json", "--widths", "8:32:8")
+    assert (status, "--widths: size of x has no size; set it with --dim" in err) == (2, True)
+
+
+def test_widths_of_square_images(capsys: pytest.CaptureFixture[str], net: Path, tmp_path: Path) -> None:
+    """One name is one size: with the width the height varies."""
+    status, out, _ = call(capsys, net, "-o", tmp_path / "l.json", "--widths", "8,16", "--json")
+    assert (status, json.loads(out)["shapes"]) == (0, 2)
 
 
 @given(

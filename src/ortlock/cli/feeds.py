@@ -10,7 +10,7 @@ import click
 
 from ortlock.cli.files import FilePath, Used
 from ortlock.cli.inputs import Feed, InputError, InputSpec, load_npz, parse_dims, parse_shapes
-from ortlock.cli.seeded import seeded_feeds
+from ortlock.cli.seeded import is_name, seeded_feeds
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -106,7 +106,7 @@ def parse_widths(text: str) -> list[int]:
 def _with_widths(
     specs: Sequence[InputSpec], dims: dict[str, int], widths: Sequence[int]
 ) -> dict[str, list[tuple[int, ...]]]:
-    """Return shapes for which the widest input takes every width."""
+    """Return shapes for which the widest input takes every width; so do its axes of the same name as the width's."""
     deepest = max((len(spec.shape) for spec in specs), default=0)
     images = [spec for spec in specs if len(spec.shape) == deepest]
     if len(images) != 1 or deepest == 0:
@@ -117,11 +117,15 @@ def _with_widths(
         raise InputError(f"--widths varies {image.shape[-1]}; leave it out of --dim.")
     if isinstance(image.shape[-1], int) and image.shape[-1] >= 0:
         raise InputError(f"--widths: the last axis of {image.name} is {image.shape[-1]} in the model; leave it out.")
-    leading: list[int] = []
+    width_name = image.shape[-1]
+    leading: list[int | None] = []
     for axis, size in enumerate(image.shape[:-1]):
+        if is_name(size) and size == width_name:
+            leading.append(None)
+            continue
         known = size if isinstance(size, int) and size >= 0 else dims.get(size) if isinstance(size, str) else None
         if known is None and axis > 0:
             name = size if isinstance(size, str) and size else f"axis {axis}"
             raise InputError(f"--widths: {name} of {image.name} has no size; set it with --dim NAME=N or --shapes.")
         leading.append(known if known is not None else 1)
-    return {image.name: [(*leading, width) for width in widths]}
+    return {image.name: [(*(width if size is None else size for size in leading), width) for width in widths]}

@@ -63,7 +63,7 @@ def _bound(
             shape = asked[min(index, len(asked) - 1)]
             here = f"--shapes {spec.name}:{'x'.join(map(str, shape))}"
             for name, size in zip(spec.shape, shape, strict=True):
-                if not _is_name(name):
+                if not is_name(name):
                     continue
                 known, source = given.setdefault(name, (size, here))
                 if known != size:
@@ -75,7 +75,8 @@ def _bound(
     return {name: size for name, (size, _) in given.items()}
 
 
-def _is_name(size: int | str | None) -> TypeGuard[str]:
+def is_name(size: int | str | None) -> TypeGuard[str]:
+    """Return whether a dimension has a name."""
     return isinstance(size, str) and size not in ("", "?")
 
 
@@ -94,8 +95,8 @@ def _open_axes(
 
 def _without_size(open_: Sequence[tuple[InputSpec, int]]) -> str:
     """Return the error for axes without a size: names take ``--dim``, an input with others takes ``--shapes``."""
-    names = sorted({size for spec, axis in open_ if _is_name(size := spec.shape[axis])})
-    unnamed = [(spec, axis) for spec, axis in open_ if not _is_name(spec.shape[axis])]
+    names = sorted({size for spec, axis in open_ if is_name(size := spec.shape[axis])})
+    unnamed = [(spec, axis) for spec, axis in open_ if not is_name(spec.shape[axis])]
     told = ", ".join([*names, *(f"axis {axis} of input {spec.name} (without a name)" for spec, axis in unnamed)])
     remedies = [f"--dim {shlex.quote(name)}=N" for name in names]
     if unnamed:
