@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortlock.cli.errors import CommandError, cannot_load, does_not_run, readable_model
+from ortlock.cli.errors import CommandError, cannot_load, cause_of, does_not_run, readable_model
 from ortlock.cli.feeds import chosen_feeds, input_options
 from ortlock.cli.inputs import Feed, input_specs
 from ortlock.cli.options import (
@@ -127,7 +127,7 @@ def command(
                 early_stop=not keep_going,
                 progress=advance,
             )
-            claim = _batch(session, model, feeds[0], bar) if batch else None
+            claim = _batch(session, feeds[0], bar) if batch else None
         same_provider(session, first, "verify")
         checked: list[GoldenResult] = []
         written = 0
@@ -184,17 +184,20 @@ def _verified(session: Any, model: Path, feeds: Sequence[Feed], **how: Any) -> E
         raise does_not_run(model, "does not run with these inputs", error) from error
 
 
-def _batch(session: Any, model: Path, feed: Feed, bar: Progress) -> BatchClaim:
+def _batch(session: Any, feed: Feed, bar: Progress) -> BatchClaim:
+    """Measure batch invariance; unknown where it cannot be, as what was verified before is to be shown in any case."""
+    from ortlock.report.model import Status
+    from ortlock.verify import BatchClaim
+
     task = bar.add_task("batch invariance", total=None)
     try:
         found: BatchClaim = session.batch_invariance(
             feed, progress=lambda done, total: bar.update(task, completed=done, total=total)
         )
         return found
-    except (OrtlockError, ValueError):
-        raise
     except Exception as error:
-        raise does_not_run(model, "does not run in batches of these inputs", error) from error
+        text = f"it cannot be measured with these inputs: {cause_of(error)}."
+        return BatchClaim(Status.UNKNOWN, text, 0, (), (), ())
 
 
 def _show(model: Path, provider: str, evidence: Evidence) -> None:
