@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -72,6 +73,36 @@ def check_names(name: str, value: Any) -> Sequence[str] | None:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise TypeError(f"{name}={value!r}: give a list of names{f': {[value]}' if isinstance(value, str) else ''}.")
     return list(value)
+
+
+def check_path(name: str, value: Any, what: str = "a path") -> str:
+    """Return a path as text.
+
+    Args:
+        name: the argument's.
+        value: what was given.
+        what: what may be given, for the error text.
+
+    Raises:
+        TypeError: it is no path.
+    """
+    if not isinstance(value, str | os.PathLike) or not isinstance(path := os.fspath(value), str):
+        raise TypeError(f"{name}: give {what}, not {_kind(value)}.")
+    return path
+
+
+def check_outputs(value: Any) -> Sequence[Any]:
+    """Return the outputs of a run.
+
+    Raises:
+        TypeError: they are no sequence of outputs, such as one array by itself, whose rows would be taken for outputs.
+    """
+    indexed = hasattr(value, "__getitem__") and hasattr(value, "__len__") and not hasattr(value, "dtype")
+    if not indexed or isinstance(value, Mapping | str | bytes | bytearray | memoryview):
+        one = " Put a single output into a list." if hasattr(value, "dtype") else ""
+        raise TypeError(f"outputs: give the list of outputs that a run returned, not {_kind(value)}.{one}")
+    sequence: Sequence[Any] = value
+    return sequence
 
 
 _FEED = "a feed is a mapping from input names to values, such as {'x': array}"

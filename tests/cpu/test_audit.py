@@ -389,8 +389,17 @@ def test_every_truncation_is_an_error_or_reads_less() -> None:
 def test_unknown_words_are_refused() -> None:
     with pytest.raises(ValueError, match="provider='gpu'"):
         audit(WHOLE, "gpu")
-    with pytest.raises(ValueError, match="'hard'"):
+    with pytest.raises(
+        ValueError, match=r"^mode='hard' is no mode of ortlock; choose one of 'observe', 'pin', 'strict'"
+    ):
         audit(WHOLE, mode="hard")
+
+
+@pytest.mark.parametrize(("model", "kind"), [(None, "None"), (3, "int"), (onnx.ModelProto(), "ModelProto")])
+def test_what_is_no_model_is_refused(model: Any, kind: str) -> None:
+    with pytest.raises(TypeError) as raised:
+        audit(model)
+    assert str(raised.value) == f"model: give the path of an ONNX model, or its bytes, not {kind}."
 
 
 @pytest.mark.parametrize(("op_type", "status"), [("Relu", 0), ("RandomNormalLike", 1), ("Mystery", 2)])

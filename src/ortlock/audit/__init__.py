@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ortlock.arguments import check_path
 from ortlock.audit.external import file_findings
 from ortlock.audit.judging import judge_model, verdict
 from ortlock.audit.loading import load_problem
@@ -32,6 +33,7 @@ def audit(model: str | bytes | os.PathLike[str], provider: str = "cuda", mode: s
 
     Raises:
         ModelFileError: the model cannot be read.
+        TypeError: ``model`` is no path and no bytes.
         ValueError: ``provider`` or ``mode`` is none that is known.
     """
     if provider not in PROVIDERS:
@@ -40,7 +42,7 @@ def audit(model: str | bytes | os.PathLike[str], provider: str = "cuda", mode: s
     if isinstance(model, bytes):
         path, size, proto = None, len(model), parse_without_weights(model)
     else:
-        path = Path(model)
+        path = Path(check_path("model", model, "the path of an ONNX model, or its bytes"))
         proto = read_without_weights(path)
         size = path.stat().st_size
     operators = judge_model(proto, PROVIDERS[provider])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from contextlib import contextmanager
@@ -198,6 +200,27 @@ def _place_in(raw: Any, kind: type[_T], text: str) -> Place:
     return place
 
 
+def check_place(path: Path) -> None:
+    """Check that a file can be made at a path, without making one.
+
+    Raises:
+        LockfileError: its folder is not there or cannot be written to.
+    """
+    # A new file takes its place where a link leads to; the lock stands beside the link.
+    for folder in dict.fromkeys((path.parent, path.resolve().parent)):
+        try:
+            if not os.access(folder, os.W_OK | os.X_OK):
+                folder.stat()
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as error:
+            raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> LockfileError:
+    remedy = "Check that its folder is there and can be written to."
+    return LockfileError(path, f"it cannot be written: {error.strerror}.", remedy)
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Keep other processes from writing a file inside the block.
@@ -214,8 +237,7 @@ def locked(path: Path) -> Iterator[None]:
         reason = f"another process has held {path}.lock for {_WAIT_SECONDS:.0f} s."
         raise LockfileError(path, reason, "See what that process does, or remove the .lock file.") from error
     except OSError as error:
-        remedy = "Check that its folder is there and can be written to."
-        raise LockfileError(path, f"it cannot be written: {error.strerror}.", remedy) from error
+        raise _unwritable(path, error) from error
     try:
         yield
     finally:
