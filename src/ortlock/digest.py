@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ortlock.arguments import check_names, check_outputs
+from ortlock.words import counted
 
 
 class _Hash(Protocol):
@@ -40,7 +41,7 @@ def digest(outputs: Sequence[Any] | Mapping[str, Any], names: Sequence[str] | No
     if names is None:
         names = [str(position) for position in range(len(outputs))]
     if len(names) != len(outputs):
-        raise ValueError(f"{len(outputs)} outputs but {len(names)} names")
+        raise ValueError(f"{counted(len(outputs), 'output')} but {counted(len(names), 'name')}")
     state = hashlib.sha256()
     for name, value in zip(names, outputs, strict=True):
         _field(state, name.encode())

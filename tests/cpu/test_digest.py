@@ -148,7 +148,7 @@ def _cpu() -> Any:
 
 
 def test_errors() -> None:
-    with pytest.raises(ValueError, match="1 outputs but 2 names"):
+    with pytest.raises(ValueError, match="1 output but 2 names"):
         digest([np.ones(1)], ["a", "b"])
     with pytest.raises(TypeError, match="no defined digest"):
         digest([object()])

@@ -276,7 +276,7 @@ def test_digest_is_of_names_and_outputs() -> None:
     assert session.digest(outputs) == ortlock.digest(outputs, ["s", "p"])
     assert session.digest(session.run(["p"], feeds()), ["p"]) == ortlock.digest([outputs[1]], ["p"])
     assert session.digest(outputs) != session.digest(outputs[::-1])
-    with pytest.raises(ValueError, match=r"1 outputs and 2 names \(s, p\)"):
+    with pytest.raises(ValueError, match=r"1 output and 2 names \(s, p\)"):
         session.digest(session.run(["p"], feeds()))
     # As many rows as the model has outputs.
     wrong: list[tuple[Any, str]] = [

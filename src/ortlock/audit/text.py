@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ortlock.audit.model import ACTUAL_NODES, Action, Audit, FileFinding, OperatorAudit, Verdict
 from ortlock.operators.knowledge import Basis, OperatorStatus
+from ortlock.words import counted
 
 EXAMPLES = 3
 
@@ -66,7 +67,7 @@ def explanations(audit: Audit) -> Iterator[str]:
         action = operator.actions[audit.mode]
         if action not in (Action.REFUSE, Action.REPORT, Action.MOVE, Action.REWRITE):
             continue
-        yield f"{operator.name}, {len(operator.nodes)} node{'s' if len(operator.nodes) != 1 else ''}: {operator.status}"
+        yield f"{operator.name}, {counted(len(operator.nodes), 'node')}: {operator.status}"
         yield f"  nodes: {examples(operator)}"
         yield f"  why: {operator.reason} {operator.evidence}".rstrip()
         if operator.remedy:
@@ -81,7 +82,7 @@ def load_lines(audit: Audit) -> Iterator[str]:
 
 
 def _file_line(finding: FileFinding) -> str:
-    more = f" (and {finding.count - 1} more tensors)" if finding.count > 1 else ""
+    more = f" (and {counted(finding.count - 1, 'more tensor')})" if finding.count > 1 else ""
     return f"cannot be loaded: external data of {finding.tensor}{more} in {finding.file}: {finding.problem}"
 
 

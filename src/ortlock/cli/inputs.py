@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortlock.npz import NpzError, read_npz
+from ortlock.words import counted
 
 Feed = dict[str, Any]
 
@@ -217,7 +218,8 @@ def _open_dimensions(
 def _check(spec: InputSpec, shape: tuple[int, ...]) -> None:
     if len(shape) != len(spec.shape):
         raise InputError(
-            f"--shapes {spec.name}: {len(shape)} sizes for the {len(spec.shape)} axes of {list(spec.shape)}."
+            f"--shapes {spec.name}: {counted(len(shape), 'size')} for the "
+            f"{counted(len(spec.shape), 'axis', 'axes')} of {list(spec.shape)}."
         )
     for axis, (given, wanted) in enumerate(zip(shape, spec.shape, strict=True)):
         if isinstance(wanted, int) and wanted >= 0 and given != wanted:

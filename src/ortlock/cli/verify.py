@@ -31,6 +31,7 @@ from ortlock.cli.options import (
 )
 from ortlock.cli.page import check_page, html_option, write_page
 from ortlock.errors import OrtlockError
+from ortlock.words import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -213,7 +214,7 @@ def _show(model: Path, provider: str, evidence: Evidence) -> None:
         )
         for stress in evidence.stresses
     ]
-    title = f"{model.name} on {provider}: {len(evidence.inputs)} inputs, {evidence.seconds:.1f} s"
+    title = f"{model.name} on {provider}: {counted(len(evidence.inputs), 'input')}, {evidence.seconds:.1f} s"
     show_table(title, ("stress", "scope", "runs", "failed", "distinct", "status", "note"), rows)
     print(f"{evidence.status}: {evidence.summary()}")
     if evidence.localised is not None:
@@ -226,7 +227,9 @@ def _tell_golden(lock: Path | None, checked: Sequence[GoldenResult], written: in
     from ortlock.compare.text import MEASURES, cells
 
     if golden:
-        print(f"{lock}: {written} golden digests written" if written else f"{lock}: no golden digest written")
+        print(
+            f"{lock}: {counted(written, 'golden digest')} written" if written else f"{lock}: no golden digest written"
+        )
     for result in checked:
         print(f"golden {result.inputs[:15]}: {result.status}: {result.text}")
         if result.differences:

@@ -16,6 +16,7 @@ from ortlock.session.facts import report
 from ortlock.session.guard import Guard
 from ortlock.session.lanes import check_open
 from ortlock.session.placing import measure_placement
+from ortlock.words import counted
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -102,7 +103,7 @@ class KnownSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has 
         names = check_names("output_names", output_names) or [output.name for output in self._outputs_meta]
         if len(names) != len(outputs):
             raise ValueError(
-                f"{len(outputs)} outputs and {len(names)} names ({', '.join(names)}); "
+                f"{counted(len(outputs), 'output')} and {counted(len(names), 'name')} ({', '.join(names)}); "
                 "pass the output_names that the run was given."
             )
         return digest(outputs, names)
