@@ -36,17 +36,6 @@ def check_seconds(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r}: give a number of seconds above 0.")
 
 
-def check_path(name: str, value: str | os.PathLike[str]) -> Path:
-    """Return an argument that is the path of a file.
-
-    Raises:
-        ValueError: it is empty, which pathlib takes for the working directory.
-    """
-    if not os.fspath(value):
-        raise ValueError(f"{name}={value!r}: the path is empty; give the path of a file.")
-    return Path(os.fspath(value))
-
-
 def check_feed(inputs: Any) -> Mapping[str, Any]:
     """Return one set of inputs.
 
@@ -85,6 +74,39 @@ def check_names(name: str, value: Any) -> Sequence[str] | None:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise TypeError(f"{name}={value!r}: give a list of names{f': {[value]}' if isinstance(value, str) else ''}.")
     return list(value)
+
+
+def check_path(name: str, value: Any, what: str = "a path") -> Path:
+    """Return an argument that is the path of a file.
+
+    Args:
+        name: the argument's.
+        value: what was given.
+        what: what may be given, for the error text.
+
+    Raises:
+        TypeError: it is no path.
+        ValueError: it is empty, which pathlib takes for the working directory.
+    """
+    if not isinstance(value, str | os.PathLike) or not isinstance(path := os.fspath(value), str):
+        raise TypeError(f"{name}: give {what}, not {_kind(value)}.")
+    if not path:
+        raise ValueError(f"{name}={value!r}: the path is empty; give the path of a file.")
+    return Path(path)
+
+
+def check_outputs(value: Any) -> Sequence[Any]:
+    """Return the outputs of a run.
+
+    Raises:
+        TypeError: they are no sequence of outputs, such as one array by itself, whose rows would be taken for outputs.
+    """
+    indexed = hasattr(value, "__getitem__") and hasattr(value, "__len__") and not hasattr(value, "dtype")
+    if not indexed or isinstance(value, Mapping | str | bytes | bytearray | memoryview):
+        one = " Put a single output into a list." if hasattr(value, "dtype") else ""
+        raise TypeError(f"outputs: give the list of outputs that a run returned, not {_kind(value)}.{one}")
+    sequence: Sequence[Any] = value
+    return sequence
 
 
 _FEED = "a feed is a mapping from input names to values, such as {'x': array}"

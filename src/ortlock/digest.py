@@ -13,6 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ortlock.arguments import check_names, check_outputs
+from ortlock.words import counted
+
 
 class _Hash(Protocol):
     def update(self, data: bytes | memoryview, /) -> None: ...
@@ -29,14 +32,16 @@ def digest(outputs: Sequence[Any] | Mapping[str, Any], names: Sequence[str] | No
 
     Raises:
         ValueError: as many names as outputs are needed.
-        TypeError: an output is of a type that has no defined bytes.
+        TypeError: ``outputs`` is no sequence or mapping of outputs, such as one array by itself; ``names`` is one
+            text; or an output is of a type that has no defined bytes.
     """
     if isinstance(outputs, Mapping):
         names, outputs = list(outputs), list(outputs.values())
+    outputs, names = check_outputs(outputs), check_names("names", names)
     if names is None:
         names = [str(position) for position in range(len(outputs))]
     if len(names) != len(outputs):
-        raise ValueError(f"{len(outputs)} outputs but {len(names)} names")
+        raise ValueError(f"{counted(len(outputs), 'output')} but {counted(len(names), 'name')}")
     state = hashlib.sha256()
     for name, value in zip(names, outputs, strict=True):
         _field(state, name.encode())

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
@@ -85,6 +86,23 @@ def test_nodes_that_hold_the_batch_size_are_not_judged() -> None:
     assert found.unjudged == ("reshape (Reshape)",)
 
 
+STRINGS = np.array(["a", "b", "a longer one"], object)
+
+
+def of_strings() -> bytes:
+    model = onnx.load_model_from_string(serialized([helper.make_node("Identity", ["x"], ["y"])], ["n"]))
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.STRING
+    return bytes(model.SerializeToString())
+
+
+def test_rows_that_are_strings() -> None:
+    found = ReproducibleSession(of_strings(), providers=[CPU]).batch_invariance({"x": STRINGS})
+    assert (found.status, found.batch) == (Status.HOLDS, 8)
+    larger = enlarged({"x": STRINGS}, ["x"], 3, 8)["x"]
+    assert larger.dtype == object
+    assert larger.tolist() == ["a", "b", "a longer one"] * 2 + ["a", "b"]
+
+
 def test_rows_are_found_by_shapes() -> None:
     assert row_axis((8, 5), (1, 5), 8) == RowAxis(0, 1)
     assert row_axis((5, 8), (5, 1), 8) == RowAxis(1, 1)
@@ -127,8 +145,25 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     for model, status, said in (
         (dependent(), 1, "batch invariance violated"),
         (chain(2), 0, "batch invariance holds"),
+        (of_strings(), 0, "batch invariance holds"),
         (models.trivial(), 2, "batch invariance unknown"),
     ):
         path.write_bytes(model)
         assert main(["verify", str(path), *quick]) == status
         assert said in capsys.readouterr().out
+
+
+def test_what_was_verified_is_shown_where_batches_do_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.onnx"
+    shape = {"shape": np.array([1, 6])}
+    path.write_bytes(serialized([helper.make_node("Reshape", ["x", "shape"], ["y"])], ["n", 6], shape))
+    quick = ["--provider", "cpu", "--runs", "1", "--stress", "again", "--batch"]
+    assert main(["verify", str(path), *quick]) == 2
+    shown = capsys.readouterr().out
+    assert "holds: 1 run" in shown
+    assert "batch invariance unknown: it cannot be measured with these inputs: [ONNXRuntimeError]" in shown
+    assert main(["verify", str(path), *quick, "--json"]) == 2
+    values = json.loads(capsys.readouterr().out)
+    assert (values["evidence"]["status"], values["batch"]["status"]) == ("holds", "unknown")

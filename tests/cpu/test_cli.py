@@ -282,7 +282,7 @@ def test_remedies_go_with_the_cause(error: Exception, told: str) -> None:
 
 def test_no_run_is_said() -> None:
     found = Evidence(Status.UNKNOWN, (), ("sha256:0",), ("sha256:1",), "", 0.0, None)
-    assert str(found) == "unknown: no run was compared, 1 inputs (0.0 s)"
+    assert str(found) == "unknown: no run was compared, 1 input (0.0 s)"
 
 
 def test_unknown_mode_in_the_environment(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,7 +250,7 @@ def test_a_choice_that_is_not_from_the_file_does_not_hold(
     replaying(monkeypatch, PLAN, replace(PLAN, key=OTHER), others=1)
     status, out, err = call(capsys, net, "-o", tmp_path / "lock.json", "--dim", "size=8")
     assert (status, err) == (1, "")
-    assert out.endswith("1 choices from the file, 1 others, same bits for 1 of 1 shape\n")
+    assert out.endswith("1 choice from the file, 1 other, same bits for 1 of 1 shape\n")
     assert call(capsys, net, "-o", tmp_path / "lock.json", "--dim", "size=8", "--no-check")[0] == 0
 
 
@@ -417,4 +417,4 @@ def test_update_with_the_same_choices_has_nothing_new(
     for _ in range(2):
         replaying(monkeypatch, PLAN)
         _, out, _ = call(capsys, net, "-o", path, "--dim", "size=8", "--update")
-    assert "1 choices for 1 shape on CPUExecutionProvider, 0 of them new" in out
+    assert "1 choice for 1 shape on CPUExecutionProvider, 0 of them new" in out

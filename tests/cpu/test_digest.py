@@ -85,6 +85,34 @@ def test_names_shapes_types_and_order_count() -> None:
     assert len(set(all_different)) == len(all_different)
 
 
+NO_OUTPUTS: dict[str, tuple[Any, str]] = {
+    "none": (None, "not None."),
+    "number": (3, "not int."),
+    "array": (np.zeros((2, 3), np.float32), "not ndarray. Put a single output into a list."),
+    "text": ("ab", "not str."),
+    "set": ({1.0, 2.0}, "not set."),
+}
+
+
+@pytest.mark.parametrize("name", NO_OUTPUTS)
+def test_what_is_no_list_of_outputs_is_refused(name: str) -> None:
+    """The rows of an array, or the letters of a text, would be taken for outputs."""
+    value, told = NO_OUTPUTS[name]
+    with pytest.raises(TypeError) as raised:
+        digest(value)
+    assert str(raised.value) == f"outputs: give the list of outputs that a run returned, {told}"
+
+
+def test_outputs_in_any_sequence() -> None:
+    a, b = np.arange(6, dtype=np.float32), np.ones(2, np.float32)
+    assert digest((a, b)) == digest([a, b]) == digest({"0": a, "1": b})
+
+
+def test_names_that_are_one_text_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"^names='ab': give a list of names: \['ab'\]\.$"):
+        digest([1.0, 2.0], "ab")
+
+
 def test_maps_do_not_depend_on_insertion_order() -> None:
     assert digest([[{1: 0.5, 0: 0.25}]]) == digest([[{0: 0.25, 1: 0.5}]])
 
@@ -120,7 +148,7 @@ def _cpu() -> Any:
 
 
 def test_errors() -> None:
-    with pytest.raises(ValueError, match="1 outputs but 2 names"):
+    with pytest.raises(ValueError, match="1 output but 2 names"):
         digest([np.ones(1)], ["a", "b"])
     with pytest.raises(TypeError, match="no defined digest"):
         digest([object()])

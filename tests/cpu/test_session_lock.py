@@ -20,7 +20,17 @@ from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONN
 
 from ortlock import LockfileError, NotReproducibleError, ReproducibilityWarning, ReproducibleSession, models, native
 from ortlock.environment import environment
-from ortlock.lockfile import LockedChoice, LockMode, describe_difference, files, fingerprint, read
+from ortlock.lockfile import (
+    LockedChoice,
+    LockMode,
+    ModelRecord,
+    Section,
+    describe_difference,
+    files,
+    fingerprint,
+    merge,
+    read,
+)
 from ortlock.operators import nodes_with_weights
 from ortlock.session import lock as session_lock
 from ortlock.session.guard import no_plan
@@ -62,6 +72,35 @@ def choices(path: Path) -> dict[str, int]:
 def test_arguments_that_do_not_go_together(arguments: dict[str, str], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         ReproducibleSession(MODEL, providers=[CPU], **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("value", "kind"), [(3, "int"), (b"lock.json", "bytes")])
+def test_a_lockfile_that_is_no_path_is_named(value: Any, kind: str) -> None:
+    with pytest.raises(TypeError) as raised:
+        ReproducibleSession(MODEL, providers=[CPU], lockfile=value)
+    assert str(raised.value) == f"lockfile: give a path, not {kind}."
+
+
+@pytest.mark.parametrize("mode", ["pin", "strict"])
+@pytest.mark.parametrize("lock_mode", ["record", "update"])
+def test_a_folder_to_record_in_must_be_there(tmp_path: Path, mode: str, lock_mode: str) -> None:
+    (tmp_path / "link.json").symlink_to(tmp_path / "gone" / "lock.json")
+    for path in (tmp_path / "missing" / "lock.json", tmp_path / "link.json"):
+        with pytest.raises(LockfileError) as raised:
+            session(path, lock_mode, mode=mode)
+        # In the words of a write that fails.
+        with pytest.raises(LockfileError) as written:
+            merge(
+                tmp_path / "missing" / "lock.json",
+                ModelRecord("m", "ab" * 32, 1),
+                "name",
+                Section({}, {}),
+                replace=False,
+            )
+        assert raised.value.reason == written.value.reason == "it cannot be written: No such file or directory."
+        assert raised.value.remedy == written.value.remedy
+        assert raised.value.path == str(path)
+    assert [one.name for one in tmp_path.iterdir()] == ["link.json"]
 
 
 def test_a_file_to_replay_must_be_there(tmp_path: Path) -> None:

@@ -276,8 +276,20 @@ def test_digest_is_of_names_and_outputs() -> None:
     assert session.digest(outputs) == ortlock.digest(outputs, ["s", "p"])
     assert session.digest(session.run(["p"], feeds()), ["p"]) == ortlock.digest([outputs[1]], ["p"])
     assert session.digest(outputs) != session.digest(outputs[::-1])
-    with pytest.raises(ValueError, match=r"1 outputs and 2 names \(s, p\)"):
+    with pytest.raises(ValueError, match=r"1 output and 2 names \(s, p\)"):
         session.digest(session.run(["p"], feeds()))
+    # As many rows as the model has outputs.
+    wrong: list[tuple[Any, str]] = [
+        (np.zeros((2, 3), np.float32), "ndarray. Put a single output into a list."),
+        ({"s": outputs[0], "p": outputs[1]}, "dict."),
+        (None, "None."),
+    ]
+    for value, told in wrong:
+        with pytest.raises(TypeError) as raised:
+            session.digest(value)
+        assert str(raised.value) == f"outputs: give the list of outputs that a run returned, not {told}"
+    with pytest.raises(TypeError, match="output_names='sp': give a list of names"):
+        session.digest(outputs, "sp")
 
 
 def test_subclass_and_mixin() -> None:

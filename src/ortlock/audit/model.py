@@ -35,7 +35,7 @@ class Action(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What a mode makes of the whole model."""
+    """What a mode makes of the whole model; ``unknown`` also where ONNX Runtime cannot load it."""
 
     HOLDS = "holds"
     UNKNOWN = "unknown"
@@ -102,8 +102,15 @@ class Audit:
     verdict: Verdict
     operators: tuple[OperatorAudit, ...]
     """The worst first."""
+    load_problem: str | None
+    """Why the ONNX Runtime that is installed does not load the model, were its weights there: e.g. its opset."""
     files: tuple[FileFinding, ...]
-    """Problems with external data. They do not change the verdict: ONNX Runtime itself refuses such a model."""
+    """Problems with external data, for which ONNX Runtime does not load the model."""
+
+    @property
+    def loads(self) -> bool:
+        """Whether nothing was found for which ONNX Runtime would not load the model."""
+        return self.load_problem is None and not self.files
 
     @property
     def counts(self) -> dict[str, int]:
@@ -131,6 +138,7 @@ class Audit:
             "verdict": str(self.verdict),
             "counts": self.counts,
             "operators": operators,
+            "load_problem": self.load_problem,
             "files": [asdict(finding) for finding in self.files],
             "note": ACTUAL_NODES,
         }

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ortlock.audit.model import ACTUAL_NODES, Action, Audit, FileFinding, OperatorAudit, Verdict
 from ortlock.operators.knowledge import Basis, OperatorStatus
+from ortlock.words import counted
 
 EXAMPLES = 3
 
@@ -22,11 +23,14 @@ _STRICT = {
     Verdict.UNKNOWN: "strict would refuse it: of some nodes it is not known whether they repeat",
     Verdict.VIOLATED: "strict would refuse it: some nodes are known to vary",
 }
+_UNLOADABLE = "cannot tell: ONNX Runtime cannot load it"
 
 
 def headline(audit: Audit) -> str:
     """Return the verdict in one line."""
-    words = (_STRICT if audit.mode == "strict" else _VERDICTS)[audit.verdict].format(mode=audit.mode)
+    words = _UNLOADABLE
+    if audit.loads:
+        words = (_STRICT if audit.mode == "strict" else _VERDICTS)[audit.verdict].format(mode=audit.mode)
     counts = ", ".join(f"{count} {status}" for status, count in audit.counts.items()) or "no nodes"
     return f"{audit.model or 'model'} on {audit.provider}: {words} ({counts})"
 
@@ -63,17 +67,23 @@ def explanations(audit: Audit) -> Iterator[str]:
         action = operator.actions[audit.mode]
         if action not in (Action.REFUSE, Action.REPORT, Action.MOVE, Action.REWRITE):
             continue
-        yield f"{operator.name}, {len(operator.nodes)} node{'s' if len(operator.nodes) != 1 else ''}: {operator.status}"
+        yield f"{operator.name}, {counted(len(operator.nodes), 'node')}: {operator.status}"
         yield f"  nodes: {examples(operator)}"
         yield f"  why: {operator.reason} {operator.evidence}".rstrip()
         if operator.remedy:
             yield f"  remedy: {operator.remedy}"
 
 
-def file_line(finding: FileFinding) -> str:
-    """Return a problem with external data in one line."""
-    more = f" (and {finding.count - 1} more tensors)" if finding.count > 1 else ""
-    return f"warning: external data of {finding.tensor}{more} in {finding.file}: {finding.problem}"
+def load_lines(audit: Audit) -> Iterator[str]:
+    """Yield why ONNX Runtime cannot load the model, one line for each cause."""
+    if audit.load_problem is not None:
+        yield f"cannot be loaded: {audit.load_problem}"
+    yield from map(_file_line, audit.files)
+
+
+def _file_line(finding: FileFinding) -> str:
+    more = f" (and {counted(finding.count - 1, 'more tensor')})" if finding.count > 1 else ""
+    return f"cannot be loaded: external data of {finding.tensor}{more} in {finding.file}: {finding.problem}"
 
 
 def to_text(audit: Audit) -> str:
@@ -83,9 +93,8 @@ def to_text(audit: Audit) -> str:
 
 def _lines(audit: Audit) -> Iterator[str]:
     yield headline(audit)
+    yield from load_lines(audit)
     yield from explanations(audit)
     for name, count, status, action, where in rows(audit):
         yield f"{action}: {name}, {count} {status}" + (f": {where}" if where else "")
-    for finding in audit.files:
-        yield file_line(finding)
     yield ACTUAL_NODES

@@ -8,7 +8,7 @@ import click
 
 from ortlock.audit import Verdict, audit
 from ortlock.audit.model import ACTUAL_NODES
-from ortlock.audit.text import explanations, file_line, headline, rows
+from ortlock.audit.text import explanations, headline, load_lines, rows
 from ortlock.cli.files import model_argument
 from ortlock.cli.options import BAD_INPUT, DOES_NOT_HOLD, HOLDS, json_option, printable, show_json, show_table
 
@@ -29,13 +29,13 @@ def command(model: Path, provider: str, as_json: bool) -> int:
     """Say for each node of MODEL whether its outputs repeat, and what ortlock would do with it.
 
     Reads the file alone: no GPU is needed, and weights are not loaded. Exit status 0 if strict would run it, 1 if it
-    refuses a node that is known to vary, 2 if a node is unknown or the file cannot be read.
+    refuses a node that is known to vary, 2 if a node is unknown, or the model cannot be read or loaded.
     """
     found = audit(model, provider)
     if as_json:
         show_json(found.to_dict())
     else:
         show_table(headline(found), ("operator", "nodes", "status", "in strict", "first nodes"), rows(found))
-        for line in (*explanations(found), *map(file_line, found.files), ACTUAL_NODES):
+        for line in (*load_lines(found), *explanations(found), ACTUAL_NODES):
             print(printable(line))
     return _STATUS[found.verdict]

@@ -28,6 +28,7 @@ from ortlock.cli.options import (
     show_json,
     show_table,
 )
+from ortlock.words import counted
 
 SIDES = ("stock", "observe", "pin", "strict")
 
@@ -223,9 +224,8 @@ def _show(
         if several:
             row += _cells(result["changing"])
         rows.append([*row, str(result["distinct"])])
-    title = (
-        f"{model.name} on {providers[0]}: median of {rounds} interleaved rounds of {runs} runs (interquartile range)"
-    )
+    how = f"median of {counted(rounds, 'interleaved round')} of {counted(runs, 'run')} (interquartile range)"
+    title = f"{model.name} on {providers[0]}: {how}"
     show_table(title, header, rows)
     for name, result in results.items():
         if "refused" in result:

@@ -21,6 +21,7 @@ from ortlock.cli.options import (
     show_json,
     show_table,
 )
+from ortlock.words import counted
 
 _SHAPE = (1, 3, 112, 112)
 
@@ -79,7 +80,8 @@ def command(provider: str, sessions: int, runs: int, threads: int, as_json: bool
             }
         )
     else:
-        title = f"Distinct outputs of {count} runs: {sessions} sessions, {threads} threads each, {providers[0]}"
+        effort = f"{counted(sessions, 'session')}, {counted(threads, 'thread')} each"
+        title = f"Distinct outputs of {counted(count, 'run')}: {effort}, {providers[0]}"
         rows = [(name, len(stock[name]), len(ours[name])) for name in models.DEMO_OUTPUTS]
         show_table(title, ("output", "stock", "ortlock (strict)"), rows)
         print(report)

@@ -28,6 +28,7 @@ from ortlock.cli.options import (
 from ortlock.errors import LockfileError, OrtlockError
 from ortlock.lockfile import read
 from ortlock.policy import Mode, resolve_mode
+from ortlock.words import counted
 
 
 @dataclass
@@ -157,13 +158,13 @@ def _has_shape(value: Any) -> bool:
 
 
 def _tell(result: dict[str, Any], check: _Check | None) -> None:
-    shapes = f"{result['shapes']} shape{'s' if result['shapes'] != 1 else ''}"
+    shapes = counted(result["shapes"], "shape")
     print(
-        f"{result['lockfile']}: {result['choices']} choices for {shapes} on {result['provider']}, "
+        f"{result['lockfile']}: {counted(result['choices'], 'choice')} for {shapes} on {result['provider']}, "
         f"{result['written']} of them new (environment {result['environment']}, {result['seconds']:.1f} s)"
     )
     if check is not None:
         print(
-            f"replayed in a new session: {check.replayed} choices from the file, {check.others} others, "
-            f"same bits for {check.same} of {shapes}"
+            f"replayed in a new session: {counted(check.replayed, 'choice')} from the file, "
+            f"{counted(check.others, 'other')}, same bits for {check.same} of {shapes}"
         )

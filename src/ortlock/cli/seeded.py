@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortlock.cli.inputs import BITS, DTYPES, Feed, InputError, InputSpec
+from ortlock.words import counted
 
 
 def seeded_feeds(
@@ -116,7 +117,8 @@ def _example(spec: InputSpec) -> str:
 def _check(spec: InputSpec, shape: tuple[int, ...]) -> None:
     if len(shape) != len(spec.shape):
         raise InputError(
-            f"--shapes {spec.name}: {len(shape)} sizes for the {len(spec.shape)} axes of {list(spec.shape)}."
+            f"--shapes {spec.name}: {counted(len(shape), 'size')} for the "
+            f"{counted(len(spec.shape), 'axis', 'axes')} of {list(spec.shape)}."
         )
     for axis, (given, wanted) in enumerate(zip(shape, spec.shape, strict=True)):
         if isinstance(wanted, int) and wanted >= 0 and given != wanted:

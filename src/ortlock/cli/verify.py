@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortlock.cli.errors import CommandError, cannot_load, does_not_run, readable_model
+from ortlock.cli.errors import CommandError, cannot_load, cause_of, does_not_run, readable_model
 from ortlock.cli.feeds import chosen_feeds, input_files, input_options
 from ortlock.cli.files import OutputPath, Used, check_files, model_argument
 from ortlock.cli.inputs import Feed, input_specs
@@ -32,6 +32,7 @@ from ortlock.cli.options import (
 )
 from ortlock.cli.page import check_page, html_option, write_page
 from ortlock.errors import OrtlockError
+from ortlock.words import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -135,7 +136,7 @@ def command(
                 early_stop=not keep_going,
                 progress=advance,
             )
-            claim = _batch(session, model, feeds[0], bar) if batch else None
+            claim = _batch(session, feeds[0], bar) if batch else None
         same_provider(session, first, "verify")
         checked: list[GoldenResult] = []
         written = 0
@@ -202,17 +203,20 @@ def _verified(session: Any, model: Path, feeds: Sequence[Feed], **how: Any) -> E
         raise does_not_run(model, "does not run with these inputs", error) from error
 
 
-def _batch(session: Any, model: Path, feed: Feed, bar: Progress) -> BatchClaim:
+def _batch(session: Any, feed: Feed, bar: Progress) -> BatchClaim:
+    """Measure batch invariance; unknown where it cannot be, as what was verified before is to be shown in any case."""
+    from ortlock.report.model import Status
+    from ortlock.verify import BatchClaim
+
     task = bar.add_task("batch invariance", total=None)
     try:
         found: BatchClaim = session.batch_invariance(
             feed, progress=lambda done, total: bar.update(task, completed=done, total=total)
         )
         return found
-    except (OrtlockError, ValueError):
-        raise
     except Exception as error:
-        raise does_not_run(model, "does not run in batches of these inputs", error) from error
+        text = f"it cannot be measured with these inputs: {cause_of(error)}."
+        return BatchClaim(Status.UNKNOWN, text, 0, (), (), ())
 
 
 def _show(model: Path, provider: str, evidence: Evidence) -> None:
@@ -228,7 +232,7 @@ def _show(model: Path, provider: str, evidence: Evidence) -> None:
         )
         for stress in evidence.stresses
     ]
-    title = f"{model.name} on {provider}: {len(evidence.inputs)} inputs, {evidence.seconds:.1f} s"
+    title = f"{model.name} on {provider}: {counted(len(evidence.inputs), 'input')}, {evidence.seconds:.1f} s"
     show_table(title, ("stress", "scope", "runs", "failed", "distinct", "status", "note"), rows)
     print(f"{evidence.status}: {evidence.summary()}")
     if evidence.localised is not None:
@@ -241,7 +245,9 @@ def _tell_golden(lock: Path | None, checked: Sequence[GoldenResult], written: in
     from ortlock.compare.text import MEASURES, cells
 
     if golden:
-        print(f"{lock}: {written} golden digests written" if written else f"{lock}: no golden digest written")
+        print(
+            f"{lock}: {counted(written, 'golden digest')} written" if written else f"{lock}: no golden digest written"
+        )
     for result in checked:
         print(f"golden {result.inputs[:15]}: {result.status}: {result.text}")
         if result.differences:

@@ -117,6 +117,8 @@ def parse_side(text: str, model: Path, default: str = "cpu") -> Side:
                 attributes["intra_op_num_threads"] = int(value)
             case "optimization":
                 attributes["graph_optimization_level"] = _choice(text, name, value, _LEVELS)
+            case _ if name in (*_ENTRIES, ""):
+                raise SideError(f"side {text!r}: {name}={value} gives a value to no name. Give {HELP}.")
             case _ if name.startswith(_ENTRIES):
                 entries[name] = value
             case _:

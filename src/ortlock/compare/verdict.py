@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ortlock.compare.result import Comparison, Expected, NodeComparison, OutputComparison, Rounding
+from ortlock.words import counted
 
 _EXAMPLES = 5
 
@@ -104,7 +105,7 @@ def _tf32(
         if not reached:
             continue
         node, rounding = max(reached, key=lambda pair: pair[1].error or 0)
-        line = f"TF32 on {name} ({text}) explains {len(reached)} node{'s' if len(reached) > 1 else ''}: "
+        line = f"TF32 on {name} ({text}) explains {counted(len(reached), 'node')}: "
         line += f"{node.label} is off by {rounding.error:.3g}"
         if rounding.shift is not None and rounding.rest is not None:
             line += (
@@ -126,7 +127,9 @@ def _fp16(sides: Sequence[tuple[str, str]], nodes: Sequence[NodeComparison]) -> 
     for number, (name, text) in enumerate(sides):
         reached = [node for node, rounding in _side(nodes, number) if rounding.explained_by == "fp16"]
         if reached:
-            found.append(f"Sums in fp16 on {name} ({text}) explain {len(reached)} nodes, e.g. {reached[0].label}.")
+            found.append(
+                f"Sums in fp16 on {name} ({text}) explain {counted(len(reached), 'node')}, e.g. {reached[0].label}."
+            )
     return found
 
 

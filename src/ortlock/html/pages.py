@@ -15,6 +15,7 @@ from ortlock.compare.text import cells
 from ortlock.html.layout import Drawing, draw
 from ortlock.localise import Graph, GraphError, GraphNode
 from ortlock.report.text import PLAN_HEADER, lockfile_line, notable, plan_rows
+from ortlock.words import counted
 
 if TYPE_CHECKING:
     from ortlock.compare.result import Comparison, NodeComparison
@@ -176,7 +177,7 @@ def _timeline(evidence: Evidence) -> dict[str, Any]:
                 "scope": stress.scope,
                 "status": str(stress.status),
                 "width": round(100 * stress.seconds / longest, 1),
-                "text": f"{stress.runs} runs, {stress.distinct} distinct"
+                "text": f"{counted(stress.runs, 'run')}, {stress.distinct} distinct"
                 + (f", {stress.failed} failed" if stress.failed else "")
                 + f", {stress.seconds:.2f} s"
                 if stress.runs

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ortlock.compare.metrics import Difference
+from ortlock.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,11 @@ class Localised:
 
 
 def _lines(found: Localised) -> list[str]:
-    effort = f"{found.sessions} sessions, {found.runs} runs each"
+    effort = f"{counted(found.sessions, 'session')}, {counted(found.runs, 'run')} each"
     if not found.differs:
         return [f"no output differed ({effort})", *(f"  note: {note}" for note in found.notes)]
-    searched = f"{found.exposed} tensors of {found.nodes} nodes, graph {found.graph}, {effort}, {found.seconds:.1f} s"
+    reach = f"{counted(found.exposed, 'tensor')} of {counted(found.nodes, 'node')}, graph {found.graph}"
+    searched = f"{reach}, {effort}, {found.seconds:.1f} s"
     if found.node is None:
         lines = [f"outputs differ, but no tensor does once all are made outputs ({searched})"]
         return [*lines, *(f"  note: {note}" for note in found.notes)]

@@ -1,10 +1,10 @@
 """Lockfiles: which engine each operation of a model runs, by environment, as JSON to be committed (docs/lockfile.md).
 
-``schema`` is what such a file holds, ``files`` reads and writes it, ``atomic`` puts files in
-the place of others, ``identity`` says which environment it is.
+``schema`` is what such a file holds, ``files`` reads and writes it, ``places`` finds the lines of what is wrong,
+``atomic`` puts files in the place of others, ``identity`` says which environment it is.
 """
 
-from ortlock.lockfile.files import check_model, digest_of, merge, read
+from ortlock.lockfile.files import check_model, check_place, digest_of, merge, read
 from ortlock.lockfile.identity import describe_difference, fingerprint, identity
 from ortlock.lockfile.schema import Golden, LockedChoice, Lockfile, LockMode, ModelRecord, Section
 
@@ -16,6 +16,7 @@ __all__ = [
     "ModelRecord",
     "Section",
     "check_model",
+    "check_place",
     "describe_difference",
     "digest_of",
     "fingerprint",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +18,7 @@ import msgspec
 from ortlock.errors import LockfileError
 from ortlock.lockfile.atomic import replacing
 from ortlock.lockfile.identity import fingerprint
+from ortlock.lockfile.places import Place, first_duplicate, line_of
 from ortlock.lockfile.schema import FORMAT, VERSION, Golden, LockedChoice, Lockfile, ModelRecord, Section
 
 if TYPE_CHECKING:
@@ -53,8 +56,8 @@ def read(path: Path) -> Lockfile | None:
     except json.JSONDecodeError as error:
         raise LockfileError(path, f"line {error.lineno}: no valid JSON: {error.msg}.", _RESTORE) from error
     except _DuplicateKeyError as error:
-        line = _line_of_second(text, error.key)
-        raise LockfileError(path, f"line {line}: {error.key!r} comes twice in one object.", _RESTORE) from error
+        key, line = first_duplicate(text)
+        raise LockfileError(path, f"line {line}: {key!r} comes twice in one object.", _RESTORE) from error
     except ValueError as error:  # a number of thousands of digits
         raise LockfileError(path, f"it is no lockfile: {error}.", _RESTORE) from error
     except RecursionError as error:
@@ -116,20 +119,14 @@ def check_model(path: Path, lockfile: Lockfile, model: ModelRecord) -> None:
 
 
 class _DuplicateKeyError(ValueError):
-    def __init__(self, key: str) -> None:
-        self.key = key
-        super().__init__(key)
+    """A key comes twice in one object."""
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     # A merge of two branches can leave both sides' lines, and JSON readers would silently take the last.
     values = dict(pairs)
     if len(values) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise _DuplicateKeyError(key)
-            seen.add(key)
+        raise _DuplicateKeyError
     return values
 
 
@@ -155,7 +152,7 @@ def _checked(path: Path, text: str, raw: Any) -> Lockfile:
     if raw.get("version") != VERSION:
         raise LockfileError(
             path,
-            f"line {_line(text, 'version')}: version {raw.get('version')!r}; this ortlock reads {VERSION}.",
+            f"line {line_of(text, ('version',))}: version {raw.get('version')!r}; this ortlock reads {VERSION}.",
             "Use the ortlock that wrote it, or record again.",
         )
     # From the inside out, so that an error can be told with its place.
@@ -163,36 +160,67 @@ def _checked(path: Path, text: str, raw: Any) -> Lockfile:
     for name, section in environments.items() if isinstance(environments, dict) else ():
         choices = section.get("choices") if isinstance(section, dict) else None
         for key, choice in choices.items() if isinstance(choices, dict) else ():
-            _convert(path, text, (name, key), choice, LockedChoice)
+            _convert(path, text, ("environments", name, "choices", key), choice, LockedChoice)
         golden = section.get("golden") if isinstance(section, dict) else None
         for key, entry in golden.items() if isinstance(golden, dict) else ():
-            _convert(path, text, (name, key), entry, Golden)
-        checked = _convert(path, text, (name,), section, Section)
+            _convert(path, text, ("environments", name, "golden", key), entry, Golden)
+        checked = _convert(path, text, ("environments", name), section, Section)
         if fingerprint(checked.identity) != name:
-            reason = f"line {_line(text, name)}: the environment under {name} is another one."
+            reason = f"line {line_of(text, ('environments', name))}: the environment under {name} is another one."
             raise LockfileError(path, reason, _RESTORE)
-    return _convert(path, text, ("environments",), raw, Lockfile)
+    return _convert(path, text, (), raw, Lockfile)
 
 
-def _convert(path: Path, text: str, place: Sequence[str], raw: Any, kind: type[_T]) -> _T:
+def _convert(path: Path, text: str, place: Place, raw: Any, kind: type[_T]) -> _T:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        raise LockfileError(path, f"line {_line(text, *place)}: {error}.", _RESTORE) from error
+        line = line_of(text, (*place, *_place_in(raw, kind, str(error))))
+        raise LockfileError(path, f"line {line}: {error}.", _RESTORE) from error
 
 
-def _line(text: str, *keys: str) -> int:
-    """Return the line on which the last of nested keys stands; the first line where it cannot be found."""
-    position = 0
-    for key in keys:
-        found = text.find(json.dumps(key), position)
-        position = found if found >= 0 else position
-    return text.count("\n", 0, position) + 1
+_PATH = re.compile(r"at (`key` in )?`\$(.*)`$")
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_UNKNOWN_FIELD = re.compile(r"unknown field `(.*?)`")
 
 
-def _line_of_second(text: str, key: str) -> int:
-    quoted = json.dumps(key)
-    return text.count("\n", 0, max(text.find(quoted, text.find(quoted) + 1), 0)) + 1
+def _place_in(raw: Any, kind: type[_T], text: str) -> Place:
+    """Return the place in ``raw`` that msgspec's error text names, where it names one."""
+    path = _PATH.search(text)
+    steps = _STEP.findall(path[2]) if path else []
+    place: Place = tuple(name or int(index) for name, index in steps)
+    if unknown := _UNKNOWN_FIELD.search(text):
+        return (*place, unknown[1])
+    # Keys that are no fields are left out of the text: `[...]`.
+    if path and place and (path[1] or path[2].endswith("[...]")):
+        field = str(place[0])
+        for key, value in raw[field].items():
+            try:
+                msgspec.convert({**raw, field: {key: value}}, kind)
+            except msgspec.ValidationError:
+                return (field, key)
+    return place
+
+
+def check_place(path: Path) -> None:
+    """Check that a file can be made at a path, without making one.
+
+    Raises:
+        LockfileError: its folder is not there or cannot be written to.
+    """
+    # A new file takes its place where a link leads to; the lock stands beside the link.
+    for folder in dict.fromkeys((path.parent, path.resolve().parent)):
+        try:
+            if not os.access(folder, os.W_OK | os.X_OK):
+                folder.stat()
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as error:
+            raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> LockfileError:
+    remedy = "Check that its folder is there and can be written to."
+    return LockfileError(path, f"it cannot be written: {error.strerror}.", remedy)
 
 
 def lock_of(path: Path) -> Path:
@@ -216,8 +244,7 @@ def locked(path: Path) -> Iterator[None]:
         reason = f"another process has held {path}.lock for {_WAIT_SECONDS:.0f} s."
         raise LockfileError(path, reason, "See what that process does, or remove the .lock file.") from error
     except OSError as error:
-        remedy = "Check that its folder is there and can be written to."
-        raise LockfileError(path, f"it cannot be written: {error.strerror}.", remedy) from error
+        raise _unwritable(path, error) from error
     try:
         yield
     finally:

@@ -14,6 +14,7 @@ from typing import Final
 from ortlock.operators.knowledge import Knowledge, knowledge_of
 from ortlock.operators.measurements import Measurement, measured, measurements, registered_on_cuda
 from ortlock.operators.rows import Basis, Family, OperatorStatus, Row, families, rows
+from ortlock.words import counted
 
 _NAMES: Final = {"cuda": "CUDA", "cpu": "CPU"}
 # The worst first: an operator with several rows is counted by its worst.
@@ -127,19 +128,15 @@ def _seen(row: Row, operators: Iterable[str]) -> str:
         return row.evidence or "-"
     cases, varied = sum(one.cases for one in found), [one for one in found if one.varied]
     if not varied:
-        words = f"{_number(cases)}, none differs."
+        words = f"{counted(cases, 'case')}, none differs."
     else:
         stock, other = sum(one.stock.differ for one in varied), sum(one.deterministic.differ for one in varied)
         worst = max(max(one.stock.distinct, one.deterministic.distinct) for one in varied)
         words = (
-            f"{_number(cases)}: {stock} differ in stock, {other} with `use_deterministic_compute`, "
+            f"{counted(cases, 'case')}: {stock} differ in stock, {other} with `use_deterministic_compute`, "
             f"up to {worst} distinct of {varied[0].runs}."
         )
     return f"{words} {row.evidence}".strip()
-
-
-def _number(cases: int) -> str:
-    return f"{cases} case{'s' if cases > 1 else ''}"
 
 
 def _cases(row: Row, operator: str) -> tuple[Measurement, ...]:

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from ortlock.operators.rows import FOLDER
+from ortlock.words import counted
 
 MEASURED: Final = FOLDER / "measured.json"
 REGISTERED: Final = FOLDER / "registered_cuda.json"
@@ -107,7 +108,7 @@ def in_words(one: Measurement) -> str:
     """Return a measurement as a sentence."""
     source = measured().sources[one.source]
     where = f"{source.device}, ORT {source.onnxruntime}"
-    cases = f"{one.cases} case{'s' if one.cases > 1 else ''} of {one.runs} runs ({', '.join(one.types)})"
+    cases = f"{counted(one.cases, 'case')} of {counted(one.runs, 'run')} ({', '.join(one.types)})"
     if not one.varied:
         return f"{where}: {cases}, 1 distinct of {one.runs} in each, with use_deterministic_compute and without."
     return (

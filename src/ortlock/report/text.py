@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ortlock.native import PlanRecord
 from ortlock.report.model import LaneFacts, LockFacts, PlacedFacts, RandomFacts, ReproducibilityReport, Status
 from ortlock.settings import Origin, SettingState
+from ortlock.words import counted
 
 _LISTED = 12
 _NOTABLE = (Origin.PINNED, Origin.OVERRIDDEN, Origin.NOT_PINNED)
@@ -61,8 +62,8 @@ def plan_rows(report: ReproducibilityReport) -> list[tuple[object, ...]]:
 def lockfile_line(lock: LockFacts) -> str:
     """Return what came of a lockfile in one line."""
     state = "in force" if lock.applied else "not in force"
-    text = f"{lock.path} ({lock.mode}, environment {lock.fingerprint}, {state}): {lock.held} choices held"
-    text += f", {lock.replayed} replayed, {lock.others} others"
+    text = f"{lock.path} ({lock.mode}, environment {lock.fingerprint}, {state}): {counted(lock.held, 'choice')} held"
+    text += f", {lock.replayed} replayed, {counted(lock.others, 'other')}"
     return f"{text}, {lock.written} written" if lock.mode != "replay" else text
 
 
@@ -86,7 +87,7 @@ def lanes_line(lanes: LaneFacts) -> str:
         text += f", {lanes.gpu_mem_limit} bytes for all, {lanes.gpu_mem_limit_per_lane} for each"
     if known := [size for size in lanes.memory if size is not None]:
         text += f", a further one took {max(known)} bytes when it was made"
-    return f"{text}, {lanes.replaced} replaced, {lanes.retried} runs repeated alone"
+    return f"{text}, {lanes.replaced} replaced, {counted(lanes.retried, 'run')} repeated alone"
 
 
 def random_line(random: RandomFacts) -> str:

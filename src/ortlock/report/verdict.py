@@ -23,6 +23,7 @@ from ortlock.report.model import (
     Verdict,
 )
 from ortlock.settings import Origin, SettingState
+from ortlock.words import counted
 
 SCOPES = ("run", "session", "process", "machine")
 
@@ -214,7 +215,7 @@ def _ranking_reasons(facts: Facts) -> list[Reason]:
         text = "cuDNN ranks its engines on each machine; that another one ranks the same was not shown."
         return [Reason("ranking-by-machine", "cuDNN", text, remedy, Status.UNKNOWN)]
     if lock.others:
-        text = f"{lock.others} operations ran choices that are not in {lock.path}."
+        text = f"{counted(lock.others, 'operation')} ran choices that are not in {lock.path}."
         return [Reason("ranking-by-machine", "cuDNN", text, remedy, Status.UNKNOWN)]
     if not lock.replayed:
         text = "No operation has run yet, so it is not known whether the lockfile holds them all."

@@ -54,8 +54,10 @@ class ReproducibleSession(KnownSession):
     Raises:
         ValueError: ``mode``, ``lock_mode``, ``placement`` or ``random_ops`` names none or does not go with the mode,
             or ``lanes`` is no number of lanes.
+        TypeError: ``lockfile`` is no path.
         DeviceLostError: the CUDA context of this process is lost.
-        LockfileError: the lockfile is not there to replay, is damaged, or is for another model.
+        LockfileError: the lockfile is not there to replay, is damaged, is for another model, or is to be recorded in a
+            folder that is not there or cannot be written to.
         NotReproducibleError: in strict, where it is known already that the bits cannot be promised; with
             ``random_ops="restart"`` in every mode, where a node that draws at random cannot be made to start anew.
         Exception: everything that the original raises, unchanged.

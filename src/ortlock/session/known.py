@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from onnxruntime import InferenceSession
 
 from ortlock import native
+from ortlock.arguments import check_names, check_outputs
 from ortlock.digest import digest
 from ortlock.policy import Mode
 from ortlock.session.facts import report
 from ortlock.session.guard import Guard
 from ortlock.session.lanes import check_open
 from ortlock.session.placing import measure_placement
+from ortlock.words import counted
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -94,12 +96,14 @@ class KnownSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has 
 
         Raises:
             ValueError: there are not as many outputs as names.
+            TypeError: ``outputs`` is no list of outputs, such as one array by itself, or ``output_names`` is one text.
         """
         check_open(self._ortlock)
-        names = list(output_names) if output_names else [output.name for output in self._outputs_meta]
+        outputs = check_outputs(outputs)
+        names = check_names("output_names", output_names) or [output.name for output in self._outputs_meta]
         if len(names) != len(outputs):
             raise ValueError(
-                f"{len(outputs)} outputs and {len(names)} names ({', '.join(names)}); "
+                f"{counted(len(outputs), 'output')} and {counted(len(names), 'name')} ({', '.join(names)}); "
                 "pass the output_names that the run was given."
             )
         return digest(outputs, names)

@@ -26,6 +26,7 @@ from ortlock.lockfile import (
     ModelRecord,
     Section,
     check_model,
+    check_place,
     describe_difference,
     digest_of,
     fingerprint,
@@ -62,6 +63,7 @@ def lock_request(lockfile: Any, lock_mode: str | None, mode: Mode) -> LockReques
 
     Raises:
         ValueError: they do not go together, ``lockfile`` is empty, or ``lock_mode`` names no mode.
+        TypeError: ``lockfile`` is no path.
     """
     if lockfile is None:
         if lock_mode is not None:
@@ -109,10 +111,10 @@ class SessionLock:
         return self.mode is not LockMode.REPLAY
 
     def open(self, model: ModelIdentity) -> None:
-        """Read the file and check that it is for ``model``.
+        """Read the file and check that it is for ``model``, and can be written where that is asked for.
 
         Raises:
-            LockfileError: it is not there (to replay), damaged, or for another model.
+            LockfileError: it is not there (to replay), damaged, or for another model, or its folder cannot be written.
         """
         if model.sha256 is None:
             return  # ONNX Runtime is about to say why the model cannot be read.
@@ -122,6 +124,8 @@ class SessionLock:
             self._file = read(self._path)
             if self._file is not None:
                 check_model(self._path, self._file, self._model)
+            if self.writes:
+                check_place(self._path)
         if self._file is None and not self.writes:
             remedy = "Record it with `ortlock lock MODEL -o FILE` or lock_mode='record'."
             raise LockfileError(self.path, "there is no such file to replay.", remedy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from ortlock.lanes.memory import is_short
+from ortlock.words import counted
 
 _LONGEST = 200
 
@@ -31,7 +32,7 @@ class Failures:
         return bool(self._short or self._others)
 
     def __str__(self) -> str:
-        words = [f"{self._short} times memory was too short"] if self._short else []
+        words = [f"{counted(self._short, 'time')} memory was too short"] if self._short else []
         if self._others:
             words.append(f"{self._others} other failures, the first: {self._first}")
         return ", ".join(words)

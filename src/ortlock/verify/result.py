@@ -8,6 +8,7 @@ from typing import Any
 
 from ortlock.localise.result import Localised
 from ortlock.report.model import Status
+from ortlock.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +71,15 @@ class Evidence:
         """Return it in one line."""
         ran = [stress.name for stress in self.stresses if stress.runs]
         if not ran:
-            return f"no run was compared, {len(self.inputs)} inputs"
-        text = f"{self.runs} runs, {len(self.inputs)} inputs, under: {', '.join(ran)}"
+            return f"no run was compared, {counted(len(self.inputs), 'input')}"
+        text = f"{counted(self.runs, 'run')}, {counted(len(self.inputs), 'input')}, under: {', '.join(ran)}"
         worst = max((stress.distinct for stress in self.stresses), default=0)
         return f"{text}: {'no output differed' if worst <= 1 else f'up to {worst} distinct outputs'}"
 
     def _lines(self) -> Iterator[str]:
         yield f"{self.status}: {self.summary()} ({self.seconds:.1f} s)"
         for stress in self.stresses:
-            counts = f"{stress.runs} runs, {stress.distinct} distinct" if stress.runs else "not run"
+            counts = f"{counted(stress.runs, 'run')}, {stress.distinct} distinct" if stress.runs else "not run"
             failed = f", {stress.failed} failed" if stress.failed else ""
             note = f" ({stress.note})" if stress.note else ""
             yield f"  {stress.status}: {stress.name} [{stress.scope}]: {counts}{failed}{note}"

@@ -73,8 +73,9 @@ def enlarged(feed: Feed, names: Sequence[str], rows: int, wanted: int) -> dict[s
     result = dict(feed)
     for name in names:
         values = feed[name]
-        shifted = [np.roll(values[index % rows].reshape(-1), 7 * (index // rows)) for index in range(wanted)]
-        result[name] = np.stack([one.reshape(values.shape[1:]) for one in shifted])
+        # Slices, as an element of an array of objects is no array.
+        parts = [values[index % rows : index % rows + 1] for index in range(wanted)]
+        result[name] = np.concatenate([np.roll(part, 7 * (index // rows)) for index, part in enumerate(parts)])
     return result
 
 
