@@ -59,6 +59,11 @@ UNLOADABLE = {
 UNLOADABLE["unknown input"][0].graph.ClearField("initializer")
 
 
+def flat(text: str) -> str:
+    """Return a text without line ends: where they are depends on how long the path is."""
+    return " ".join(text.split())
+
+
 @pytest.mark.parametrize("name", UNLOADABLE)
 def test_model_that_cannot_be_loaded(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, expected = UNLOADABLE[name]
@@ -76,9 +81,9 @@ def test_model_that_cannot_be_loaded(name: str, tmp_path: Path, capsys: pytest.C
     assert "ONNXRuntimeError" not in values["load_problem"]
     assert main(["audit", str(path)]) == 2
     shown = capsys.readouterr()
-    assert "cannot tell: ONNX Runtime cannot load it" in shown.out
-    assert f"cannot be loaded: {values['load_problem']}" in shown.out
-    assert "strict would" not in shown.out
+    assert "cannot tell: ONNX Runtime cannot load it" in flat(shown.out)
+    assert f"cannot be loaded: {values['load_problem']}" in flat(shown.out)
+    assert "strict would" not in flat(shown.out)
     for mode in ("observe", "pin"):
         assert audit(path, mode=mode).verdict is Verdict.UNKNOWN
 
@@ -95,7 +100,7 @@ def test_external_data_that_is_not_all_there(cut: bool, tmp_path: Path, capsys: 
         file.unlink()
     expected = f"the tensor ends at byte {4 * SIZE**2}, the file at byte" if cut else "there is no such file"
     assert main(["audit", str(path)]) == 2
-    shown = capsys.readouterr().out
+    shown = flat(capsys.readouterr().out)
     assert "cannot tell: ONNX Runtime cannot load it" in shown
     assert f"cannot be loaded: external data of w in {file}: {expected}" in shown
     assert main(["audit", str(path), "--json"]) == 2
