@@ -157,7 +157,7 @@ def test_names_that_the_terminal_cannot_show(folder: Path, encoding: str) -> Non
     command = [sys.executable, "-m", "ortlock", "verify", name, *QUICK, "--inputs", "in.npz"]
     done = subprocess.run(command, capture_output=True, check=False, env=environment, timeout=120)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.startswith(escaped + b" on CPUExecutionProvider: 1 inputs")
+    assert done.stdout.startswith(escaped + b" on CPUExecutionProvider: 1 input,")
     missing = [sys.executable, "-m", "ortlock", "audit", f"no {name}"]
     done = subprocess.run(missing, capture_output=True, check=False, env=environment, timeout=120)
     assert (done.returncode, done.stderr.startswith(b"ortlock: no " + escaped)) == (2, True)

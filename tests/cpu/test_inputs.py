@@ -77,7 +77,6 @@ PAIR = [InputSpec(name, "tensor(float)", ("N", 3)) for name in "xz"]
         (PAIR, {}, "x:2x3,z:4x3", "--shapes x:2x3 and --shapes z:4x3 contradict each other: the model's dimension N"),
         # The input with one shape keeps it for every shape of the other.
         (PAIR, {}, "x:2x3,4x3,z:2x3", "--shapes x:4x3 and --shapes z:2x3 contradict each other"),
-        ([InputSpec("s", "tensor(float)", ("N", "N"))], {}, "s:2x4", "--shapes s:2x4: the model's dimension N"),
     ],
 )
 def test_a_dimension_has_one_size(specs: list[InputSpec], dims: dict[str, int], shapes: str, told: str) -> None:
@@ -86,6 +85,12 @@ def test_a_dimension_has_one_size(specs: list[InputSpec], dims: dict[str, int], 
     text = str(caught.value)
     assert text.startswith(told)
     assert "N would be 2 and 4. " in text or "N would be 4 and 2. " in text
+
+
+def test_within_one_input_a_shape_is_what_was_asked_for() -> None:
+    """Many models name axes alike that need not be, e.g. height and width."""
+    square = InputSpec("s", "tensor(float)", ("N", "N"))
+    assert seeded_feeds([square], 0, {}, parse_shapes("s:2x4"))[0]["s"].shape == (2, 4)
 
 
 def test_shapes_in_turn_contradict_nothing() -> None:

@@ -67,11 +67,11 @@ def _bound(
                 if not is_name(name):
                     continue
                 known, source = given.setdefault(name, (size, here))
-                if known != size:
-                    both = here if source == here else f"{source} and {here} contradict each other"
+                # A shape that is written out is what its input takes: models name axes alike that need not be.
+                if known != size and source != here:
                     raise InputError(
-                        f"{both}: the model's dimension {name} would be {known} and {size}. Give it one size; arrays "
-                        "of any shape can be given with --inputs."
+                        f"{source} and {here} contradict each other: the model's dimension {name} would be {known} and "
+                        f"{size}. Give it one size; arrays of any shape can be given with --inputs."
                     )
     return {name: size for name, (size, _) in given.items()}
 
