@@ -282,6 +282,80 @@ def test_set_providers_keeps_lanes() -> None:
     assert before.call(onnxruntime.InferenceSession.run, ["s"], feeds())[0].tolist() == [3, 5]
 
 
+@pytest.mark.parametrize("end", ["set_providers", "close"])
+def test_whoever_comes_while_the_session_is_made_anew_or_closed(end: str) -> None:
+    """Every way to run waits for the session that comes, or is told that there is none; nothing in between is seen."""
+    session = ReproducibleSession(MODEL, lanes=2)
+    stop, failed, done = threading.Event(), list[BaseException](), list[str]()
+
+    def through_run() -> Any:
+        return session.run(["s"], feeds())
+
+    def through_values() -> Any:
+        values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feeds().items()}
+        return session.run(["s"], values)
+
+    def through_asyncio() -> Any:
+        return asyncio.run(session.arun(["s"], feeds()))
+
+    def through_callback() -> Any:
+        received: list[Any] = []
+        came = threading.Event()
+
+        def callback(results: Any, user_data: Any, error: str) -> None:
+            received.extend((results, error))
+            came.set()
+
+        session.run_async(["s"], feeds(), callback, None)
+        assert came.wait(30)
+        if received[1]:
+            raise SessionClosedError(received[1]) if "closed" in received[1] else RuntimeError(received[1])
+        return received[0]
+
+    def work(way: Callable[[], Any]) -> None:
+        while not stop.is_set():
+            try:
+                assert way()[0].tolist() == [3, 5]
+                done.append(way.__name__)
+            except SessionClosedError:
+                if end != "close":
+                    failed.append(AssertionError(way.__name__))
+                return
+            except BaseException as error:
+                failed.append(error)
+                return
+
+    ways = (through_run, through_values, through_asyncio, through_callback)
+    threads = [threading.Thread(target=work, args=(way,)) for way in ways * 2]
+    for thread in threads:
+        thread.start()
+    for _ in range(20 if end == "set_providers" else 0):
+        session.set_providers([CPU])
+    while len(set(done)) < len(ways) and not failed:
+        pass
+    if end == "close":
+        session.close()
+    else:
+        stop.set()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert failed == []
+    assert set(done) == {way.__name__ for way in ways}
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider 'NoSuch' is not in available provider names")
+def test_a_change_of_providers_that_fails() -> None:
+    """As in the original: there is no session until providers are set that can be had."""
+    for session in (onnxruntime.InferenceSession(MODEL), ReproducibleSession(MODEL, lanes=2)):
+        with pytest.raises(RuntimeError, match="Unknown Provider Type: NoSuch"):
+            session.set_providers(["NoSuch"])
+        with pytest.raises(AttributeError, match="'NoneType' object has no attribute"):
+            session.run(None, feeds())
+        session.set_providers([CPU])
+        assert exact_outputs(session.run(None, feeds())) == STOCK
+
+
 def test_arun_side_by_side() -> None:
     session = ReproducibleSession(MODEL, lanes=2)
 
@@ -335,7 +409,8 @@ def test_a_callback_that_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None
         raise KeyError("mine")
 
     session.run_async(None, feeds(), callback, None)
-    session._ortlock.lanes.executor.shutdown(wait=True)
+    # One lane has one thread, which takes what is started in order.
+    session._ortlock.lanes.start(lambda: None).result(30)
     assert told_of == [KeyError]
 
 

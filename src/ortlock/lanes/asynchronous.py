@@ -9,29 +9,38 @@ import re
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Future
 from typing import Any
 
 # ONNX Runtime's own callbacks get the message alone.
 _CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
 
-async def run(executor: Executor | None, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what ``call`` returns on a thread of ``executor`` (None: the event loop's own)."""
+Start = Callable[[Callable[[], Any]], "Future[Any] | None"]
+"""Does some work on a thread; None where there is none for it."""
+
+
+async def run(start: Start, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what ``call`` returns on a thread that ``start`` has, or else on one of the event loop's own."""
     inside = functools.partial(contextvars.copy_context().run, call, *arguments)
-    return await asyncio.get_running_loop().run_in_executor(executor, inside)
+    if (started := start(inside)) is not None:
+        return await asyncio.wrap_future(started)
+    return await asyncio.get_running_loop().run_in_executor(None, inside)
 
 
 def submit(
     session: Any,
-    executor: Executor,
+    start: Start,
     output_names: Any,
     input_feed: Any,
     callback: Callable[..., Any] | None,
     user_data: Any,
     run_options: Any,
-) -> None:
-    """Run on a thread of ``executor``, then call back as ONNX Runtime does: results, ``user_data``, error text.
+) -> bool:
+    """Run on another thread, then call back as ONNX Runtime does: results, ``user_data``, error text.
+
+    Returns:
+        False where ``start`` has no thread for it, and nothing is run.
 
     Raises:
         TypeError: ``callback`` cannot be called.
@@ -58,4 +67,4 @@ def submit(
             # As for any other thread: nobody waits for what a callback raises.
             threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
-    executor.submit(work)
+    return start(work) is not None

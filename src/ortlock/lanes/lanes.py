@@ -6,7 +6,7 @@ import atexit
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from ortlock.errors import DeviceLostError, SessionClosedError
@@ -46,6 +46,8 @@ class Lanes(Members):
         self._after: Run | None = None
         """Runs what came in the place of these lanes."""
         self._executor: ThreadPoolExecutor | None = None
+        self._ended = False
+        """Nothing starts on the executor any more."""
         _living.add(self)
 
     def call(self, method: Run, *arguments: Any, run_options: Any = None, on_first: bool = False) -> Any:
@@ -134,13 +136,18 @@ class Lanes(Members):
             self.pool.give(self._take(on_first=True))
         return LaneBinding(self.pool.first.session, copies=self.plan.device is not None)
 
-    @property
-    def executor(self) -> Executor:
-        """Threads for asynchronous runs, one a lane, started when they are needed."""
+    def start(self, work: Callable[[], Any]) -> Future[Any]:
+        """Do some work on a thread for asynchronous runs; there is one a lane, started when it is needed.
+
+        Raises:
+            PoolClosed: these lanes are closed, or others are in their place.
+        """
         with self._counting:
+            if self._ended:
+                raise PoolClosed
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(self.plan.count, thread_name_prefix="ortlock-lane")
-            return self._executor
+            return self._executor.submit(work)
 
     def close(self) -> None:
         """Wait for the runs under way, refuse those that wait, and let go of every session and stream."""
@@ -164,6 +171,8 @@ class Lanes(Members):
         except PoolClosed:
             return
         finally:
+            with self._counting:
+                self._ended = True
             if self._executor is not None:
                 self._executor.shutdown(wait=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from onnxruntime import InferenceSession
@@ -17,7 +18,7 @@ from ortlock.policy import Mode, resolve_mode
 from ortlock.session.creation import create
 from ortlock.session.guard import FALLBACK_OFF, Guard
 from ortlock.session.known import KnownSession
-from ortlock.session.lanes import close, move, retire_forked
+from ortlock.session.lanes import check_open, close, move, retire_forked, start
 from ortlock.session.lock import SessionLock, lock_request
 from ortlock.session.random_ops import random_request
 
@@ -196,8 +197,10 @@ class ReproducibleSession(KnownSession):
         dropped meanwhile.
         """
         guard = self._ortlock
-        if guard.lanes is not None:
-            asynchronous.submit(self, guard.lanes.executor, output_names, input_feed, callback, user_data, run_options)
+        check_open(guard)
+        if guard.lanes is not None and asynchronous.submit(
+            self, partial(start, guard), output_names, input_feed, callback, user_data, run_options
+        ):
             return None
         if callback is None or callable(callback):
             callback = _finisher(guard, callback, input_feed)
@@ -211,9 +214,8 @@ class ReproducibleSession(KnownSession):
 
     async def arun(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
         """Compute the predictions without blocking the event loop; returns and raises as :meth:`run`."""
-        lanes = self._ortlock.lanes
-        executor = None if lanes is None else lanes.executor
-        return await asynchronous.run(executor, self.run, output_names, input_feed, run_options)
+        begin = partial(start, self._ortlock)
+        return await asynchronous.run(begin, self.run, output_names, input_feed, run_options)
 
     def io_binding(self) -> Any:
         """Return an ``onnxruntime.IOBinding``, as in the original; with lanes it belongs to lane 0."""

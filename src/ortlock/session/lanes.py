@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from ortlock.lanes.choice import LanePlan, serial
 from ortlock.lanes.lane import LaneSession, Make, Source
 from ortlock.lanes.lanes import CLOSED, Lanes, Run
 from ortlock.lanes.members import Retired
+from ortlock.lanes.pool import PoolClosed
 from ortlock.policy import Mode
 from ortlock.settings import CUDA
 
@@ -57,8 +59,13 @@ def move(session: Any, guard: Guard, change: Callable[[], None]) -> None:
         return
 
     def changed() -> Callable[..., Any]:
-        guard.lanes = None
-        change()
+        # The old lanes stay in their place until there are others: who comes meanwhile waits for them.
+        try:
+            change()
+        except BaseException:
+            if guard.lanes is lanes:
+                guard.lanes = None
+            raise
 
         def run(method: Any, *arguments: Any, run_options: Any) -> Any:
             if guard.lanes is None:
@@ -87,6 +94,24 @@ def call(guard: Guard, method: Run, *arguments: Any) -> Any:
     if (events := native.leave(previous)) != guard.seen:
         guard.plans_changed(events)
     return result
+
+
+def start(guard: Guard, work: Callable[[], Any]) -> Future[Any] | None:
+    """Do some work on a thread of the session's lanes; None, and nothing is done, where it has none.
+
+    Raises:
+        SessionClosedError: the session is closed.
+    """
+    while (lanes := guard.lanes) is not None:
+        try:
+            started: Future[Any] = lanes.start(work)
+        except PoolClosed:
+            # Either others have come in their place, or none do.
+            if guard.lanes is lanes:
+                raise SessionClosedError(CLOSED) from None
+        else:
+            return started
+    return None
 
 
 def close(session: Any, guard: Guard) -> None:
