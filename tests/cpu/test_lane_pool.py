@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,35 @@ def test_one_holder_at_a_time() -> None:
     assert len(most) == 8 * 300
     assert sorted(pool.members) == ["a", "b", "c"]
     assert pool.waiting == 0
+
+
+@pytest.mark.parametrize("when", ["open", "shut"])
+def test_an_interrupt_leaves_the_pool_as_it_was(when: str) -> None:
+    class Interrupted:
+        """A shortcut during which Ctrl-C comes, once."""
+
+        armed = False
+
+        def open(self, idle: list[Any], /) -> None:
+            self.act("open")
+
+        def shut(self) -> None:
+            self.act("shut")
+
+        def act(self, what: str) -> None:
+            if self.armed and what == when:
+                self.armed = False
+                raise KeyboardInterrupt
+
+    shortcut = Interrupted()
+    pool = FairPool(["a", "b"], shortcut=shortcut)
+    held = pool.take()
+    shortcut.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        pool.give(held)
+    if when == "shut":
+        pool.give(held)
+    assert {pool.take(), pool.take()} == {"a", "b"}
 
 
 def test_first_come_first_served() -> None:

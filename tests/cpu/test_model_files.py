@@ -96,6 +96,27 @@ def test_lanes_never_run_another_model(tmp_path: Path, change: Callable[[Path], 
     assert f"{path}: It was {'removed' if change is removed else 'changed'} after the session was made" in facts.reason
 
 
+@CHANGES
+def test_a_bad_input_costs_no_session(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    """On the CPU a run that fails leaves nothing wrong, so nothing is made anew, of whatever the file holds by then."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
+    weights = numpy_helper.from_array(np.ones((1, 1, 1, 1), np.float32), "w")
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "c", "h", "w"]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [weights])
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, ir_version=7, opset_imports=[helper.make_opsetid("", 13)]), path)
+    session = ReproducibleSession(path, providers=[CPU], lanes=2)
+    if change is not written_over:
+        change(path)
+    for _ in range(3):
+        with pytest.raises(Exception, match=r"(?i)channel|shape|dimension"):
+            session.run(None, {"x": np.ones((1, 2, 3, 3), np.float32)})
+        assert session.run(None, {"x": np.ones((1, 1, 2, 2), np.float32)})[0].tolist() == [[[[1, 1], [1, 1]]]]
+    facts = session.report().lanes
+    assert facts is not None
+    assert facts.replaced == 0
+
+
 def test_lanes_of_a_model_with_external_data(tmp_path: Path) -> None:
     path = scaled(tmp_path / "model.onnx", 2.0, external=True)
     session = ReproducibleSession(path, providers=[CPU], lanes=2)

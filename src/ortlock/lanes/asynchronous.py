@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import re
@@ -48,7 +49,9 @@ def submit(
     """
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be a function or None, not {type(callback).__name__}")
-    session._validate_input(list(input_feed.keys()))
+    # While a session is made anew nothing is known of its inputs; the run itself looks at them again.
+    with contextlib.suppress(TypeError):
+        session._validate_input(list(input_feed.keys()))
     feed = dict(input_feed)
 
     def work() -> None:

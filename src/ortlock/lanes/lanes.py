@@ -133,7 +133,10 @@ class Lanes(Members):
         """Return a new binding of lane 0."""
         if self.pool.first.session is None:
             # Memory was too short to make it anew; this is the next who needs it.
-            self.pool.give(self._take(on_first=True))
+            try:
+                self.pool.give(self._take(on_first=True))
+            except PoolClosed:
+                raise SessionClosedError(CLOSED) from None
         return LaneBinding(self.pool.first.session, copies=self.plan.device is not None)
 
     def start(self, work: Callable[[], Any]) -> Future[Any]:
@@ -221,7 +224,9 @@ class Lanes(Members):
         """
         try:
             clean = lane.drain().ok
-            if clean and not leaves_stale_plan(error):
+            # On the CPU no session goes on with the plan of another shape.
+            stale = leaves_stale_plan(error) if self.plan.device is not None else memory.is_short(error)
+            if clean and not stale:
                 return
             if not memory.is_short(error):
                 self.replaced += 1

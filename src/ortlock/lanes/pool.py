@@ -104,8 +104,11 @@ class FairPool(Generic[Member]):
         self._shortcut.open(self._idle)
 
     def __enter__(self) -> None:
-        """Be the only one in the pool; for its own methods."""
-        self._lock.acquire()
+        """Shut the way past the pool; for its own methods, inside its lock.
+
+        The lock is entered by itself: an interrupt between two lines of Python must not leave it taken. A shortcut that
+        stays shut is opened by the next one.
+        """
         self._shortcut.shut()
 
     def __exit__(
@@ -113,12 +116,11 @@ class FairPool(Generic[Member]):
     ) -> None:
         if not self._queue and not self._closed and self._last is None:
             self._shortcut.open(self._idle)
-        self._lock.release()
 
     @property
     def members(self) -> tuple[Member, ...]:
         """The members that there are."""
-        with self:
+        with self._lock, self:
             return tuple(self._members)
 
     @property
@@ -137,7 +139,7 @@ class FairPool(Generic[Member]):
         """
         if self._last is not None and self._last == threading.get_ident():
             return self.first if wanted is None else wanted
-        with self:
+        with self._lock, self:
             if self._closed:
                 raise PoolClosed
             idle = self._idle
@@ -155,7 +157,7 @@ class FairPool(Generic[Member]):
         """Give back what take() returned."""
         if self._last is not None and self._last == threading.get_ident():
             return
-        with self:
+        with self._lock, self:
             self._idle.append(member)
             if not self._queue:
                 return
@@ -166,7 +168,7 @@ class FairPool(Generic[Member]):
 
     def remove(self, member: Member) -> None:
         """Let the pool be without a member that take() returned and that is not the first."""
-        with self:
+        with self._lock, self:
             self._members.remove(member)
             # Somebody may wait for all that there are.
             self._serve()
@@ -181,7 +183,7 @@ class FairPool(Generic[Member]):
         if self._last == threading.get_ident():
             yield
             return
-        with self:
+        with self._lock, self:
             if self._closed:
                 raise PoolClosed
             request = self._enqueue(_Request(None, everything=True))
@@ -189,19 +191,19 @@ class FairPool(Generic[Member]):
         try:
             yield
         finally:
-            with self:
+            with self._lock, self:
                 self._idle = list(reversed(self._members))
                 self._serve()
 
     def shrink(self, count: int) -> list[Member]:
         """Inside alone(): keep the first ``count`` members; return the others."""
-        with self:
+        with self._lock, self:
             removed, self._members = self._members[count:], self._members[:count]
             return removed
 
     def close(self) -> None:
         """Inside alone(): serve nobody from now on, those in the queue included."""
-        with self:
+        with self._lock, self:
             self._closed = True
             while self._queue:
                 self._queue.popleft().serve()
@@ -212,7 +214,7 @@ class FairPool(Generic[Member]):
         Args:
             seconds: how long to wait for those who hold a member.
         """
-        with self:
+        with self._lock, self:
             if self._closed:
                 return
             request = self._enqueue(_Request(None, everything=True))
@@ -239,7 +241,7 @@ class FairPool(Generic[Member]):
                 request.wait()
         except BaseException:
             # E.g. Ctrl-C: leave the queue, or give back what came at the same moment.
-            with self:
+            with self._lock, self:
                 if not request.served:
                     self._queue.remove(request)
                 elif request.everything and request.granted is not None:
@@ -259,7 +261,7 @@ class FairPool(Generic[Member]):
 
     def _served(self, request: _Request[Member]) -> bool:
         """Return whether somebody who was woken is served, or can be now."""
-        with self:
+        with self._lock, self:
             if not request.served:
                 request.rest()
                 self._serve()

@@ -10,7 +10,7 @@ from typing import Any
 from onnxruntime import InferenceSession
 
 from ortlock import native
-from ortlock.errors import NotReproducibleError
+from ortlock.errors import NotReproducibleError, SessionClosedError
 from ortlock.lanes import asynchronous
 from ortlock.lanes.choice import lane_request
 from ortlock.placement import resolve_placement
@@ -198,10 +198,15 @@ class ReproducibleSession(KnownSession):
         """
         guard = self._ortlock
         check_open(guard)
-        if guard.lanes is not None and asynchronous.submit(
-            self, partial(start, guard), output_names, input_feed, callback, user_data, run_options
-        ):
-            return None
+        try:
+            if guard.lanes is not None and asynchronous.submit(
+                self, partial(start, guard), output_names, input_feed, callback, user_data, run_options
+            ):
+                return None
+        except Exception:
+            # Closed meanwhile, it is that which is told.
+            check_open(guard)
+            raise
         if callback is None or callable(callback):
             callback = _finisher(guard, callback, input_feed)
         native.begin_async(guard.number)
@@ -220,7 +225,14 @@ class ReproducibleSession(KnownSession):
     def io_binding(self) -> Any:
         """Return an ``onnxruntime.IOBinding``, as in the original; with lanes it belongs to lane 0."""
         lanes = self._ortlock.lanes
-        return super().io_binding() if lanes is None else lanes.binding()
+        if lanes is None:
+            return super().io_binding()
+        try:
+            return lanes.binding()
+        except SessionClosedError:
+            if self._ortlock.lanes is lanes:
+                raise
+        return self.io_binding()  # others came in their place meanwhile
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
         """Make the session anew on other providers, as in the original; waits for the runs under way."""
