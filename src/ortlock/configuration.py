@@ -16,7 +16,7 @@ import onnxruntime
 from ortlock.errors import ReproducibilityWarning
 from ortlock.lockfile import ModelRecord, read
 from ortlock.lockfile.files import to_json
-from ortlock.model_files import ModelFiles
+from ortlock.model_files import ModelFiles, unchanged
 from ortlock.policy import Mode, resolve_mode
 from ortlock.report import ModelIdentity
 from ortlock.session import ReproducibleSession
@@ -144,10 +144,8 @@ class Configuration:
         Raises:
             Exception: whatever ONNX Runtime raises, and what :class:`ortlock.ReproducibleSession` raises.
         """
-        source.check()
-        session = self._open(source.path if source.path is not None else source.data, self.lockfile, self._options())
-        source.check()
-        return session
+        with unchanged(source.files):
+            return self._open(source.path if source.path is not None else source.data, self.lockfile, self._options())
 
     def open_derived(self, model: bytes, source: Source, *, optimised: bool) -> ReproducibleSession:
         """Make a session on a model that was made from ``source``, e.g. with more outputs.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,21 @@ class ModelFiles:
                 "cannot be made like it.",
                 "Make a new session.",
             )
+
+
+@contextmanager
+def unchanged(files: ModelFiles | None) -> Iterator[None]:
+    """Refuse files that are not as they were, before the block or after it; None: there are none to look at.
+
+    Raises:
+        ModelFileError: as ``ModelFiles.check``.
+    """
+    if files is not None:
+        files.check()
+    yield
+    # They may have changed while they were read.
+    if files is not None:
+        files.check()
 
 
 def _stamp(path: Path) -> Stamp | None:

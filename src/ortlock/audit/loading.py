@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 import onnx
 from onnxruntime.capi import _pybind_state as C  # noqa: N812 (the name that ONNX Runtime gives it)
 
-from ortlock.operators.model_file import external_tensors, subgraphs
+from ortlock.operators.model_file import external_tensors, places, subgraphs
 
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Exception during loading: )?")
 _SOURCE = re.compile(r"^\S+\.(?:cc|h|cpp):\d+ .*?\)(?: const)? (?=\w)")
@@ -48,16 +47,9 @@ def load_problem(model: onnx.ModelProto, *, unknown: bool) -> str | None:
 
 
 def _holds_sparse(model: onnx.ModelProto) -> bool:
-    return _sparse_graph(model.graph) or any(_sparse_nodes(function.node) for function in model.functions)
-
-
-def _sparse_graph(graph: onnx.GraphProto) -> bool:
-    return bool(graph.sparse_initializer) or _sparse_nodes(graph.node)
-
-
-def _sparse_nodes(nodes: Iterable[onnx.NodeProto]) -> bool:
-    return any(
-        any(attribute.HasField("sparse_tensor") or attribute.sparse_tensors for attribute in node.attribute)
-        or any(_sparse_graph(inner) for _, inner in subgraphs(node))
-        for node in nodes
+    nodes = [place.node for place in places(model)]
+    graphs = [model.graph, *(inner for node in nodes for _, inner in subgraphs(node))]
+    attributes = (attribute for node in nodes for attribute in node.attribute)
+    return any(graph.sparse_initializer for graph in graphs) or any(
+        attribute.HasField("sparse_tensor") or attribute.sparse_tensors for attribute in attributes
     )

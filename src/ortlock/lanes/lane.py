@@ -10,7 +10,7 @@ from typing import Any
 from onnxruntime import InferenceSession
 
 from ortlock.lanes.streams import CudaStatus, Stream, all_streams
-from ortlock.model_files import ModelFiles
+from ortlock.model_files import ModelFiles, unchanged
 
 _CLEAN = CudaStatus(0, "")
 
@@ -30,16 +30,7 @@ class Source:
     """Keyword arguments of ``InferenceSession``."""
     make: Make
     files: ModelFiles | None = None
-    """What the model's files were when the first lane's session was made."""
-
-    def check(self) -> None:
-        """Refuse to make a session from other files than the first lane's.
-
-        Raises:
-            ModelFileError: they are not as they were.
-        """
-        if self.files is not None:
-            self.files.check()
+    """What the model's files were when the first lane's session was made; no other session is made of others."""
 
 
 class LaneSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has no type information.
@@ -47,10 +38,8 @@ class LaneSession(InferenceSession):  # type: ignore[misc]  # ONNX Runtime has n
 
     def __init__(self, source: Source, more: dict[str, str]) -> None:
         self._lane_source, self._lane_more = source, more
-        source.check()
-        super().__init__(source.model, **source.keywords, enable_fallback=0)
-        # They may have changed while they were read.
-        source.check()
+        with unchanged(source.files):
+            super().__init__(source.model, **source.keywords, enable_fallback=0)
 
     def _create_inference_session(self, providers: Any, provider_options: Any, disabled_optimizers: Any = None) -> None:
         def stock(names: Any, options: Any) -> None:

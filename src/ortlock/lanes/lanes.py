@@ -85,23 +85,24 @@ class Lanes(Members):
                 lane.served = True
                 self.pool.give(lane)
                 return result
-        try:
-            return self._alone(method, arguments, run_options, failure, self._shrunk != shrunk)
-        except PoolClosed:
-            raise failure from None
+        return self._repeated(method, arguments, run_options, failure, shrunk)
 
     def give_back(self, lane: Lane) -> None:
         """Take back a lane that the gate let somebody have."""
         self.pool.give(lane)
 
-    def rescue(self, lane: Lane, error: BaseException, method: Run, *arguments: Any) -> Any:
+    def rescue(
+        self, lane: Lane, error: BaseException, method: Run, output_names: Any, input_feed: Any, run_options: Any
+    ) -> Any:
         """Do what call() does after a run that the gate let through and that failed.
 
         Args:
             lane: where it failed, taken.
             error: what it raised.
             method: what was run.
-            arguments: of the run; the run options last.
+            output_names: of the run.
+            input_feed: of the run.
+            run_options: of the run.
 
         Raises:
             Exception: as call().
@@ -111,11 +112,7 @@ class Lanes(Members):
         self._failed(lane, error)
         if not memory.is_short(error):
             raise error
-        *arguments_, run_options = arguments
-        try:
-            return self._alone(method, tuple(arguments_), run_options, error, self._shrunk != shrunk)
-        except PoolClosed:
-            raise error from None
+        return self._repeated(method, (output_names, input_feed), run_options, error, shrunk)
 
     def call_bound(self, method: Run, binding: Any, run_options: Any = None) -> Any:
         """Run a binding on lane 0, which it was made for; raises as call()."""
@@ -130,13 +127,14 @@ class Lanes(Members):
         return self.call(run, binding, run_options=run_options, on_first=True)
 
     def binding(self) -> LaneBinding:
-        """Return a new binding of lane 0."""
+        """Return a new binding of lane 0.
+
+        Raises:
+            PoolClosed: these lanes are closed, or others are in their place.
+        """
         if self.pool.first.session is None:
             # Memory was too short to make it anew; this is the next who needs it.
-            try:
-                self.pool.give(self._take(on_first=True))
-            except PoolClosed:
-                raise SessionClosedError(CLOSED) from None
+            self.pool.give(self._take(on_first=True))
         return LaneBinding(self.pool.first.session, copies=self.plan.device is not None)
 
     def start(self, work: Callable[[], Any]) -> Future[Any]:
@@ -238,6 +236,19 @@ class Lanes(Members):
             raise lost from error
         finally:
             self.pool.give(lane)
+
+    def _repeated(
+        self, method: Run, arguments: tuple[Any, ...], run_options: Any, failure: BaseException, shrunk: int
+    ) -> Any:
+        """Return what a run returns alone that memory was too short for; ``shrunk`` is as it was when it began.
+
+        Raises:
+            Exception: ``failure`` where the session was closed meanwhile, else as _alone().
+        """
+        try:
+            return self._alone(method, arguments, run_options, failure, self._shrunk != shrunk)
+        except PoolClosed:
+            raise failure from None
 
     def _alone(
         self,

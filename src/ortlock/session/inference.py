@@ -10,7 +10,7 @@ from typing import Any
 from onnxruntime import InferenceSession
 
 from ortlock import native
-from ortlock.errors import NotReproducibleError, SessionClosedError
+from ortlock.errors import NotReproducibleError
 from ortlock.lanes import asynchronous
 from ortlock.lanes.choice import lane_request
 from ortlock.placement import resolve_placement
@@ -18,7 +18,7 @@ from ortlock.policy import Mode, resolve_mode
 from ortlock.session.creation import create
 from ortlock.session.guard import FALLBACK_OFF, Guard
 from ortlock.session.known import KnownSession
-from ortlock.session.lanes import check_open, close, move, retire_forked, start
+from ortlock.session.lanes import check_open, close, move, on_lanes, retire_forked, start
 from ortlock.session.lock import SessionLock, lock_request
 from ortlock.session.random_ops import random_request
 
@@ -224,15 +224,8 @@ class ReproducibleSession(KnownSession):
 
     def io_binding(self) -> Any:
         """Return an ``onnxruntime.IOBinding``, as in the original; with lanes it belongs to lane 0."""
-        lanes = self._ortlock.lanes
-        if lanes is None:
-            return super().io_binding()
-        try:
-            return lanes.binding()
-        except SessionClosedError:
-            if self._ortlock.lanes is lanes:
-                raise
-        return self.io_binding()  # others came in their place meanwhile
+        binding = on_lanes(self._ortlock, lambda lanes: lanes.binding())
+        return super().io_binding() if binding is None else binding
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
         """Make the session anew on other providers, as in the original; waits for the runs under way."""

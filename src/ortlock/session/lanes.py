@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ortlock import native
 from ortlock.errors import SessionClosedError
@@ -20,6 +20,8 @@ from ortlock.settings import CUDA
 
 if TYPE_CHECKING:
     from ortlock.session.guard import Guard
+
+_Result = TypeVar("_Result")
 
 
 def establish(session: Any, guard: Guard, plan: LanePlan | None, make: Make | None) -> None:
@@ -96,22 +98,29 @@ def call(guard: Guard, method: Run, *arguments: Any) -> Any:
     return result
 
 
-def start(guard: Guard, work: Callable[[], Any]) -> Future[Any] | None:
-    """Do some work on a thread of the session's lanes; None, and nothing is done, where it has none.
+def on_lanes(guard: Guard, use: Callable[[Lanes], _Result]) -> _Result | None:
+    """Return what ``use`` returns of the session's lanes; None, and it is not called, where it has none.
 
     Raises:
         SessionClosedError: the session is closed.
     """
     while (lanes := guard.lanes) is not None:
         try:
-            started: Future[Any] = lanes.start(work)
+            return use(lanes)
         except PoolClosed:
             # Either others have come in their place, or none do.
             if guard.lanes is lanes:
                 raise SessionClosedError(CLOSED) from None
-        else:
-            return started
     return None
+
+
+def start(guard: Guard, work: Callable[[], Any]) -> Future[Any] | None:
+    """Do some work on a thread of the session's lanes; None, and nothing is done, where it has none.
+
+    Raises:
+        SessionClosedError: the session is closed.
+    """
+    return on_lanes(guard, lambda lanes: lanes.start(work))
 
 
 def close(session: Any, guard: Guard) -> None:
